@@ -1,1 +1,5 @@
-//! GYM.
+//! The GYM protocol, pure: no socket, runtime, key or clock. `docs/ARCHITECTURE.md` draws how the parts meet.
+
+pub mod ids;
+pub mod job;
+pub mod tensor;

@@ -1,0 +1,3 @@
+//! Jobs: what is asked for.
+
+pub mod spec;
