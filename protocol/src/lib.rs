@@ -1,5 +1,6 @@
 //! The GYM protocol, pure: no socket, runtime, key or clock. `docs/ARCHITECTURE.md` draws how the parts meet.
 
+pub mod cbor;
 pub mod ids;
 pub mod job;
 pub mod tensor;
