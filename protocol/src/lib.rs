@@ -3,4 +3,6 @@
 pub mod cbor;
 pub mod ids;
 pub mod job;
+pub mod pack;
+pub mod quant;
 pub mod tensor;

@@ -1,0 +1,265 @@
+//! Integers of a partial sum in the fewest bits (PROTOCOL section 6): two's complement at the least width that holds
+//! ±127·h for h contributions, little-endian bit order, each segment on its own, padding bits zero.
+
+use crate::quant::Q8_MAX;
+
+/// Why a packed segment is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PackError {
+    /// Too few or too many bytes.
+    #[error("{got} bytes where {elements} integers of {width} bits take {want}")]
+    Length {
+        /// Bytes given.
+        got: usize,
+        /// Bytes needed.
+        want: usize,
+        /// Integers expected.
+        elements: usize,
+        /// Bits an integer.
+        width: u32,
+    },
+    /// A sum that its contributions cannot have.
+    #[error(
+        "integer {value} of element {element} is outside ±{bound}, which is all {contributions} contributions can reach"
+    )]
+    Range {
+        /// Index in the segment.
+        element: usize,
+        /// The integer.
+        value: i32,
+        /// 127 × contributions.
+        bound: i32,
+        /// Contributions in the sum.
+        contributions: u32,
+    },
+    /// Bits after the last integer must be zero.
+    #[error("the padding after the last integer is not zero")]
+    Padding,
+}
+
+/// Bits of an integer that sums `contributions` of ±127: 8 for one, 9 for two, 10 for three and four, …
+#[must_use]
+pub fn width(contributions: u32) -> u32 {
+    let bound = bound(contributions) as u32;
+    u32::BITS - bound.leading_zeros() + 1
+}
+
+/// The most contributions a sum may have: their bound still fits an i32.
+pub const MAX_CONTRIBUTIONS: u32 = (i32::MAX / Q8_MAX) as u32;
+
+fn bound(contributions: u32) -> i32 {
+    contributions.clamp(1, MAX_CONTRIBUTIONS) as i32 * Q8_MAX
+}
+
+/// Bytes that `n` integers of `width` bits take.
+#[must_use]
+pub fn packed_len(n: usize, width: u32) -> usize {
+    (n as u128 * u128::from(width)).div_ceil(8) as usize
+}
+
+/// Packs the sums of `contributions` members, which must lie within ±127·contributions.
+#[must_use]
+pub fn pack(sums: &[i32], contributions: u32) -> Vec<u8> {
+    let width = width(contributions);
+    let mask = low_bits(width);
+    let mut out = Vec::with_capacity(packed_len(sums.len(), width) + 4);
+    let (mut bits, mut held) = (0u64, 0);
+    for &sum in sums {
+        debug_assert!(sum.abs() <= bound(contributions));
+        bits |= (u64::from(sum as u32) & mask) << held;
+        held += width;
+        if held >= 32 {
+            out.extend_from_slice(&(bits as u32).to_le_bytes());
+            bits >>= 32;
+            held -= 32;
+        }
+    }
+    out.extend_from_slice(&bits.to_le_bytes()[..held.div_ceil(8) as usize]);
+    out
+}
+
+/// Reads exactly `n` sums of `contributions` members.
+///
+/// # Errors
+/// Wrong length, a sum out of range, padding that is not zero.
+pub fn unpack(bytes: &[u8], contributions: u32, n: usize) -> Result<Vec<i32>, PackError> {
+    let width = width(contributions);
+    let want = packed_len(n, width);
+    if bytes.len() != want {
+        return Err(PackError::Length {
+            got: bytes.len(),
+            want,
+            elements: n,
+            width,
+        });
+    }
+    let mut reader = Reader {
+        words: bytes,
+        bits: 0,
+        held: 0,
+    };
+    let sums: Vec<i32> = (0..n).map(|_| sign_extend(reader.take(width), width)).collect();
+    if reader.bits != 0 {
+        return Err(PackError::Padding);
+    }
+    check_range(&sums, contributions)?;
+    Ok(sums)
+}
+
+fn check_range(sums: &[i32], contributions: u32) -> Result<(), PackError> {
+    let bound = bound(contributions);
+    match sums.iter().position(|s| !(-bound..=bound).contains(s)) {
+        Some(element) => Err(PackError::Range {
+            element,
+            value: sums[element],
+            bound,
+            contributions,
+        }),
+        None => Ok(()),
+    }
+}
+
+struct Reader<'a> {
+    words: &'a [u8],
+    bits: u64,
+    held: u32,
+}
+
+impl Reader<'_> {
+    /// The next `width` (at most 32) bits.
+    fn take(&mut self, width: u32) -> u32 {
+        if self.held < width {
+            self.refill();
+        }
+        let value = (self.bits & low_bits(width)) as u32;
+        self.bits >>= width;
+        self.held = self.held.saturating_sub(width);
+        value
+    }
+
+    fn refill(&mut self) {
+        if let Some((word, rest)) = self.words.split_first_chunk::<4>() {
+            self.bits |= u64::from(u32::from_le_bytes(*word)) << self.held;
+            self.held += 32;
+            self.words = rest;
+            return;
+        }
+        for &byte in self.words {
+            self.bits |= u64::from(byte) << self.held;
+            self.held += 8;
+        }
+        self.words = &[];
+    }
+}
+
+fn low_bits(width: u32) -> u64 {
+    (1u64 << width) - 1
+}
+
+fn sign_extend(value: u32, width: u32) -> i32 {
+    let unused = 32 - width;
+    ((value << unused) as i32) >> unused
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn widths_are_the_least_that_hold() {
+        assert_eq!(
+            [1, 2, 3, 4, 5, 8, 9, 1000].map(width),
+            [8, 9, 10, 10, 11, 11, 12, 18]
+        );
+        for h in (1..5000).chain([MAX_CONTRIBUTIONS - 1, MAX_CONTRIBUTIONS]) {
+            let (w, bound) = (width(h), 127 * i64::from(h));
+            assert!(bound < 1 << (w - 1), "{h} fits");
+            assert!(bound >= 1 << (w - 2), "{h} would not fit one bit less");
+        }
+    }
+
+    #[test]
+    fn bits_are_little_endian() {
+        // 9 bits: 254 = 0_1111_1110, −1 = 1_1111_1111, 1 = 0_0000_0001.
+        assert_eq!(
+            pack(&[254, -1, 1], 2),
+            [0b1111_1110, 0b1111_1110, 0b0000_0111, 0b0000_0000]
+        );
+    }
+
+    #[test]
+    fn impossible_segments_are_refused() {
+        assert_eq!(
+            unpack(&[0x80], 1, 1),
+            Err(PackError::Range {
+                element: 0,
+                value: -128,
+                bound: 127,
+                contributions: 1
+            })
+        );
+        assert_eq!(unpack(&[0, 2], 2, 1), Err(PackError::Padding));
+        assert!(matches!(
+            unpack(&[0], 2, 1),
+            Err(PackError::Length { want: 2, .. })
+        ));
+        assert!(matches!(
+            unpack(&[0; 3], 2, 1),
+            Err(PackError::Length { want: 2, .. })
+        ));
+        assert_eq!(unpack(&[], 2, 0), Ok(vec![]));
+    }
+
+    fn sums() -> impl Strategy<Value = (u32, Vec<i32>)> {
+        let contributions = prop_oneof![1u32..40, 1u32..5000, 1u32..=MAX_CONTRIBUTIONS];
+        contributions.prop_flat_map(|h| {
+            let b = bound(h);
+            (
+                Just(h),
+                proptest::collection::vec(prop_oneof![-b..=b, Just(b), Just(-b)], 0..200),
+            )
+        })
+    }
+
+    /// Bit by bit, from the specification's words.
+    fn pack_slowly(sums: &[i32], width: u32) -> Vec<u8> {
+        let mut out = vec![0u8; packed_len(sums.len(), width)];
+        for (i, sum) in sums.iter().enumerate() {
+            for bit in 0..width as usize {
+                let at = i * width as usize + bit;
+                out[at / 8] |= ((sum >> bit & 1) as u8) << (at % 8);
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn packs_and_unpacks((h, sums) in sums()) {
+            let bytes = pack(&sums, h);
+            prop_assert_eq!(&bytes, &pack_slowly(&sums, width(h)));
+            prop_assert_eq!(unpack(&bytes, h, sums.len()).unwrap(), sums);
+        }
+
+        #[test]
+        fn foreign_bytes_have_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..64), h in 1u32..600, n in 0usize..64) {
+            if let Ok(sums) = unpack(&bytes, h, n) {
+                prop_assert_eq!(pack(&sums, h), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn every_width_roundtrips() {
+        for w in 8..32u32 {
+            let h = if w == 8 { 1 } else { (1u32 << (w - 2)) / 127 + 1 };
+            assert_eq!(width(h), w);
+            let b = bound(h);
+            let sums: Vec<i32> = (0..97)
+                .map(|i| [b, -b, 0, 1, -1, i][i as usize % 6].clamp(-b, b))
+                .collect();
+            assert_eq!(unpack(&pack(&sums, h), h, sums.len()).unwrap(), sums);
+        }
+    }
+}

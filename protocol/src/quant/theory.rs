@@ -1,0 +1,70 @@
+//! The exact number of payload bytes a member of a flat ring sends, to hold measured traffic against.
+
+use super::{Q8, blocks, chunk_range, segments};
+use crate::ids::{ChunkIndex, Rank};
+use crate::job::spec::Wire;
+use crate::pack::{packed_len, width};
+
+/// Payload bytes (before sealing) that `member` of `n` sends to reduce `l` elements once.
+#[must_use]
+pub fn ring_payload_bytes(wire: Wire, n: u32, l: usize, member: Rank) -> u64 {
+    match wire {
+        Wire::F32 => ring_payload_bytes_f32(n, l, member),
+        Wire::Q8 => ring_payload_bytes_q8(n, l, member),
+    }
+}
+
+/// At f32: scatter-reduce and all-gather, 4 bytes an element; 2(n−1)/n·l·4 when n divides l.
+#[must_use]
+pub fn ring_payload_bytes_f32(n: u32, l: usize, member: Rank) -> u64 {
+    let sent = Schedule { n, l, member };
+    let scatter: usize = sent.reduce().map(|(_, len)| 4 * len).sum();
+    let gather: usize = sent.gather().map(|len| 4 * len).sum();
+    (scatter + gather) as u64
+}
+
+/// At q8: the scale ring both ways, packed hops of growing width, and the encoded mean.
+#[must_use]
+pub fn ring_payload_bytes_q8(n: u32, l: usize, member: Rank) -> u64 {
+    let sent = Schedule { n, l, member };
+    let scale_reduce: usize = sent.reduce().map(|(_, len)| 4 * blocks(len)).sum();
+    let scale_gather: usize = sent.gather().map(|len| 4 * blocks(len)).sum();
+    let scatter: usize = sent.reduce().map(|(held, len)| packed_chunk(len, held)).sum();
+    let gather: usize = sent.gather().map(Q8::byte_len).sum();
+    (scale_reduce + scale_gather + scatter + gather) as u64
+}
+
+/// Segments are packed one by one, each rounded up to whole bytes.
+fn packed_chunk(len: usize, contributions: u32) -> usize {
+    segments(len)
+        .map(|s| packed_len(s.len(), width(contributions)))
+        .sum()
+}
+
+struct Schedule {
+    n: u32,
+    l: usize,
+    member: Rank,
+}
+
+impl Schedule {
+    /// (contributions carried, elements) of each chunk sent while reducing: chunk (i − s) mod n at step s.
+    fn reduce(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.steps().map(|s| (s + 1, self.chunk_len(0, s)))
+    }
+
+    /// Elements of each chunk sent while gathering: chunk (i + 1 − s) mod n at step s.
+    fn gather(&self) -> impl Iterator<Item = usize> {
+        self.steps().map(|s| self.chunk_len(1, s))
+    }
+
+    fn steps(&self) -> std::ops::Range<u32> {
+        0..self.n.saturating_sub(1)
+    }
+
+    fn chunk_len(&self, ahead: u64, step: u32) -> usize {
+        let n = u64::from(self.n);
+        let c = (u64::from(self.member.0) + ahead + n - u64::from(step)) % n;
+        chunk_range(ChunkIndex(c as u32), self.n, self.l).len()
+    }
+}
