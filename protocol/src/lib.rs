@@ -3,6 +3,8 @@
 pub mod cbor;
 pub mod ids;
 pub mod job;
+pub mod message;
 pub mod pack;
 pub mod quant;
+pub mod ring;
 pub mod tensor;
