@@ -1,0 +1,3 @@
+//! The delta file (PROTOCOL section 3).
+
+pub mod format;
