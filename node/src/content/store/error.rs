@@ -1,0 +1,79 @@
+//! What can go wrong with the block store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cid::Cid;
+
+use crate::content::block::BlockError;
+
+/// Why the store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The block itself is refused.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The configured limit is reached.
+    #[error(
+        "the content store is full: {used} of {limit} bytes used, {size} more needed; nothing was lost. \
+         Unpin what you do not need and run `hanzod content gc`, or raise content.limit in config.toml"
+    )]
+    OverLimit {
+        /// Bytes held.
+        used: u64,
+        /// Bytes allowed.
+        limit: u64,
+        /// Bytes the block needed.
+        size: u64,
+    },
+    /// The file system has no room.
+    #[error(
+        "no space left on the disk that holds {}; nothing was lost. Free some space or run `hanzod content gc`, \
+         then try again: what was already stored is not fetched again", path.display()
+    )]
+    DiskFull {
+        /// What was being written.
+        path: PathBuf,
+    },
+    /// A stored block did not hash to its name.
+    #[error("block {cid} was damaged on disk and has been removed; fetch or add its content again")]
+    Corrupt {
+        /// The block.
+        cid: Cid,
+    },
+    /// A pinned root or a block under it is not there.
+    #[error("block {cid} is not in the store; fetch it first with `hanzod content get`")]
+    Missing {
+        /// The block.
+        cid: Cid,
+    },
+    /// A pin record cannot be read.
+    #[error("pin record {} is damaged: {reason}; remove the file and pin its CID again", path.display())]
+    BadPin {
+        /// The record's file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {action} {}: {source}; check that the directory exists and belongs to this user", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl StoreError {
+    /// Names the path and sorts out a full disk.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path },
+            _ => Self::Io { action, path, source },
+        }
+    }
+}

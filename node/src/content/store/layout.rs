@@ -1,0 +1,200 @@
+//! Names and files on disk: `blocks/<shard>/<multihash in base32>`, `pins/<cid>`, `tmp/`.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cid::Cid;
+use cid::multibase::Base;
+use cid::multihash::Multihash;
+
+use super::StoreError;
+use crate::content::block::{MAX_BLOCK, RAW};
+
+/// A block's name on disk: its multihash, because blocks of different codecs may share bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key(Vec<u8>);
+
+impl Key {
+    pub(super) fn of(cid: &Cid) -> Self {
+        Self(cid.hash().to_bytes())
+    }
+
+    pub(super) fn to_cid(&self) -> Cid {
+        // Keys come from CIDs or pass `parse`, so the multihash is valid; a default one names nothing we hold.
+        Cid::new_v1(RAW, Multihash::from_bytes(&self.0).unwrap_or_default())
+    }
+
+    pub(super) fn stripe(&self, stripes: usize) -> usize {
+        self.0.last().map_or(0, |byte| usize::from(*byte) % stripes)
+    }
+
+    fn file_name(&self) -> String {
+        Base::Base32Lower.encode(&self.0)
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        let bytes = Base::Base32Lower.decode(name).ok()?;
+        Multihash::<64>::from_bytes(&bytes).ok()?;
+        Some(Self(bytes))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Layout {
+    root: PathBuf,
+    blocks: PathBuf,
+    pins: PathBuf,
+    temporary: PathBuf,
+    counter: AtomicU64,
+}
+
+impl Layout {
+    pub(super) fn open(root: PathBuf) -> Result<Self, StoreError> {
+        let layout = Self {
+            blocks: root.join("blocks"),
+            pins: root.join("pins"),
+            temporary: root.join("tmp"),
+            counter: AtomicU64::new(0),
+            root,
+        };
+        for directory in [&layout.blocks, &layout.pins, &layout.temporary] {
+            fs::create_dir_all(directory).map_err(StoreError::io("create", directory))?;
+        }
+        layout.remove_leftovers()?;
+        Ok(layout)
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(super) fn pins(&self) -> &Path {
+        &self.pins
+    }
+
+    pub(super) fn size(&self, key: &Key) -> Option<u64> {
+        fs::metadata(self.path(key)).ok().filter(fs::Metadata::is_file).map(|data| data.len())
+    }
+
+    /// The file's bytes, at most one more than a block may have.
+    pub(super) fn read(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = self.path(key);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(StoreError::io("open", &path)(error)),
+        };
+        let mut data = Vec::with_capacity(file.metadata().map_or(0, |data| data.len() as usize).min(MAX_BLOCK));
+        file.take(MAX_BLOCK as u64 + 1).read_to_end(&mut data).map_err(StoreError::io("read", &path))?;
+        Ok(Some(data))
+    }
+
+    pub(super) fn write(&self, key: &Key, data: &[u8]) -> Result<PathBuf, StoreError> {
+        let path = self.path(key);
+        if let Some(shard) = path.parent() {
+            fs::create_dir_all(shard).map_err(StoreError::io("create", shard))?;
+        }
+        self.replace(&path, data, Sync::Later)?;
+        Ok(path)
+    }
+
+    pub(super) fn delete(&self, key: &Key) -> Result<(), StoreError> {
+        let path = self.path(key);
+        fs::remove_file(&path).map_err(StoreError::io("remove", &path))
+    }
+
+    /// Puts `data` at `path` in one step: whoever reads sees the old file or the new one.
+    pub(super) fn replace(&self, path: &Path, data: &[u8], sync: Sync) -> Result<(), StoreError> {
+        let temporary = self.temporary.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        let written = write_file(&temporary, data, sync).and_then(|()| fs::rename(&temporary, path));
+        written.map_err(|error| {
+            // A failure to clean up only leaves a file that the next start removes.
+            let _ = fs::remove_file(&temporary);
+            StoreError::io("write", path)(error)
+        })?;
+        if sync == Sync::Now { sync_parent(path) } else { Ok(()) }
+    }
+
+    pub(super) fn for_each(
+        &self,
+        mut visit: impl FnMut(Key, u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        for shard in read_dir(&self.blocks)? {
+            for file in read_dir(&shard)? {
+                let Some(key) = file.file_name().and_then(|name| Key::parse(name.to_str()?)) else { continue };
+                // A file that went away in the meantime was collected.
+                let Some(size) = self.size(&key) else { continue };
+                visit(key, size)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes each file and the directories that name them. Files collected in the meantime are none of ours.
+    pub(super) fn sync(&self, files: &[PathBuf]) -> Result<(), StoreError> {
+        for path in files {
+            match File::open(path) {
+                Ok(file) => file.sync_data().map_err(StoreError::io("flush", path))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(StoreError::io("open", path)(error)),
+            }
+            sync_parent(path)?;
+        }
+        if files.is_empty() { Ok(()) } else { sync_directory(&self.blocks) }
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(super) fn sync_all(&self, _: &[PathBuf]) -> Result<(), StoreError> {
+        let directory = File::open(&self.root).map_err(StoreError::io("open", &self.root))?;
+        rustix::fs::syncfs(directory).map_err(|error| StoreError::io("flush", &self.root)(error.into()))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn sync_all(&self, files: &[PathBuf]) -> Result<(), StoreError> {
+        self.sync(files)
+    }
+
+    /// Hashes end evenly spread except for the last character, which holds few bits.
+    fn path(&self, key: &Key) -> PathBuf {
+        let name = key.file_name();
+        let end = name.len().saturating_sub(1);
+        self.blocks.join(&name[end.saturating_sub(2)..end]).join(name)
+    }
+
+    fn remove_leftovers(&self) -> Result<(), StoreError> {
+        for file in read_dir(&self.temporary)? {
+            fs::remove_file(&file).map_err(StoreError::io("remove", &file))?;
+        }
+        Ok(())
+    }
+}
+
+/// When a file must be on the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sync {
+    /// Before the call returns.
+    Now,
+    /// At the next flush.
+    Later,
+}
+
+fn write_file(path: &Path, data: &[u8], sync: Sync) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(data)?;
+    if sync == Sync::Now { file.sync_data() } else { Ok(()) }
+}
+
+fn sync_parent(path: &Path) -> Result<(), StoreError> {
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+fn sync_directory(path: &Path) -> Result<(), StoreError> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(StoreError::io("flush", path))
+}
+
+fn read_dir(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = fs::read_dir(path).map_err(StoreError::io("list", path))?;
+    entries.map(|entry| entry.map(|found| found.path())).collect::<Result<_, _>>().map_err(StoreError::io("list", path))
+}

@@ -1,0 +1,308 @@
+//! The block store: one file a block, named by its hash (PROTOCOL section 8).
+//!
+//! A block is written to a temporary file and renamed, so a file under `blocks/` is whole or absent after a crash of
+//! the process; it is verified when it is read, so not even a crash of the machine makes the node serve a torn one.
+//! [`Store::flush`] makes what was put durable, and every operation of the service flushes before it reports
+//! success. All calls block on the disk: asynchronous callers use a blocking thread.
+
+mod error;
+mod gc;
+mod layout;
+mod pins;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use bytes::Bytes;
+use cid::Cid;
+
+use super::block::{self, MAX_BLOCK};
+pub use error::StoreError;
+pub use gc::{GcReport, VerifyReport};
+use layout::{Key, Layout};
+pub use pins::PinRecord;
+
+/// Above this many unflushed files the whole file system is flushed at once.
+const FLUSH_ONE_BY_ONE: usize = 64;
+const STRIPES: usize = 64;
+
+/// How large the store may grow and where it lives.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The store's directory, created when absent.
+    pub root: PathBuf,
+    /// Bytes of blocks it may hold.
+    pub limit: u64,
+}
+
+/// What a put found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// The block is new.
+    New,
+    /// It was there.
+    Known,
+}
+
+/// Sizes of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Stat {
+    /// Blocks held.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes it may hold.
+    pub limit: u64,
+    /// Pinned roots.
+    pub pins: u64,
+}
+
+/// The block store. Shared by reference between threads.
+#[derive(Debug)]
+pub struct Store {
+    layout: Layout,
+    limit: u64,
+    used: AtomicU64,
+    blocks: AtomicU64,
+    stripes: Vec<Mutex<()>>,
+    dirty: Mutex<Vec<PathBuf>>,
+    /// Keys touched since a running collection began; nothing while none runs.
+    young: Mutex<Option<HashSet<Key>>>,
+    protected: Mutex<BTreeMap<Cid, usize>>,
+    adding: RwLock<()>,
+}
+
+impl Store {
+    /// Opens the store, creating it when absent and removing what an interrupted write left behind.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] with the path.
+    pub fn open(config: Config) -> Result<Self, StoreError> {
+        let layout = Layout::open(config.root)?;
+        let (mut bytes, mut blocks) = (0, 0);
+        layout.for_each(|_, size| {
+            bytes += size;
+            blocks += 1;
+            Ok(())
+        })?;
+        Ok(Self {
+            layout,
+            limit: config.limit,
+            used: AtomicU64::new(bytes),
+            blocks: AtomicU64::new(blocks),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            dirty: Mutex::default(),
+            young: Mutex::new(None),
+            protected: Mutex::default(),
+            adding: RwLock::new(()),
+        })
+    }
+
+    /// Where the store lives.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        self.layout.root()
+    }
+
+    /// Whether the block is held. Also keeps it from a collection that is running.
+    #[must_use]
+    pub fn has(&self, cid: &Cid) -> bool {
+        self.size(cid).is_some()
+    }
+
+    /// The block's size in bytes, if it is held.
+    #[must_use]
+    pub fn size(&self, cid: &Cid) -> Option<u64> {
+        if let Some(inline) = block::inline_data(cid) {
+            return Some(inline.len() as u64);
+        }
+        let key = Key::of(cid);
+        self.touch(&key);
+        self.layout.size(&key)
+    }
+
+    /// The block's bytes, verified; nothing when it is not held.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the file does not hash to its name: it is removed, so that it can be fetched
+    /// again. [`StoreError::Io`].
+    pub fn get(&self, cid: &Cid) -> Result<Option<Bytes>, StoreError> {
+        block::check_supported(cid)?;
+        if let Some(inline) = block::inline_data(cid) {
+            return Ok(Some(Bytes::copy_from_slice(inline)));
+        }
+        let key = Key::of(cid);
+        self.touch(&key);
+        let Some(data) = self.layout.read(&key)? else { return Ok(None) };
+        if block::verify(cid, &data).is_err() {
+            self.remove(&key)?;
+            return Err(StoreError::Corrupt { cid: *cid });
+        }
+        Ok(Some(Bytes::from(data)))
+    }
+
+    /// Stores a block after verifying it. Durable after the next [`Store::flush`].
+    ///
+    /// # Errors
+    /// [`StoreError::Block`] when the bytes are not the CID's, [`StoreError::OverLimit`] and
+    /// [`StoreError::DiskFull`] when there is no room (nothing already stored is lost), [`StoreError::Io`].
+    pub fn put(&self, cid: &Cid, data: &[u8]) -> Result<Put, StoreError> {
+        block::verify(cid, data)?;
+        if block::inline_data(cid).is_some() {
+            return Ok(Put::Known);
+        }
+        let key = Key::of(cid);
+        self.touch(&key);
+        let _stripe = self.stripe(&key);
+        let size = data.len() as u64;
+        let replaced = match self.layout.size(&key) {
+            Some(held) if held == size => return Ok(Put::Known),
+            other => other,
+        };
+        self.reserve(size)?;
+        let path = self.layout.write(&key, data).inspect_err(|_| self.release(size))?;
+        match replaced {
+            Some(torn) => self.release(torn),
+            None => _ = self.blocks.fetch_add(1, Ordering::Relaxed),
+        }
+        lock(&self.dirty).push(path);
+        Ok(Put::New)
+    }
+
+    /// Hashes `data`, stores it under the CIDv1 of `codec` and returns that.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn put_new(&self, codec: u64, data: &[u8]) -> Result<Cid, StoreError> {
+        if data.len() > MAX_BLOCK {
+            return Err(block::BlockError::TooLarge { size: data.len() }.into());
+        }
+        let cid = block::cid_of(codec, data);
+        self.put(&cid, data)?;
+        Ok(cid)
+    }
+
+    /// Removes a block. Says whether it was there.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn delete(&self, cid: &Cid) -> Result<Presence, StoreError> {
+        self.remove(&Key::of(cid))
+    }
+
+    /// The CID (as raw) and size of every block, in no particular order.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn list(&self) -> Result<Vec<(Cid, u64)>, StoreError> {
+        let mut all = Vec::new();
+        self.layout.for_each(|key, size| {
+            all.push((key.to_cid(), size));
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Makes everything that was put durable.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::DiskFull`].
+    pub fn flush(&self) -> Result<(), StoreError> {
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        if dirty.len() > FLUSH_ONE_BY_ONE { self.layout.sync_all(&dirty) } else { self.layout.sync(&dirty) }
+    }
+
+    /// Sizes and limits.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn stat(&self) -> Result<Stat, StoreError> {
+        Ok(Stat {
+            blocks: self.blocks.load(Ordering::Relaxed),
+            bytes: self.used.load(Ordering::Relaxed),
+            limit: self.limit,
+            pins: self.pins()?.len() as u64,
+        })
+    }
+
+    /// Keeps `root` and what it links to from collection until the guard is dropped.
+    pub fn protect(&self, root: Cid) -> Protected<'_> {
+        *lock(&self.protected).entry(root).or_insert(0) += 1;
+        Protected { store: self, root }
+    }
+
+    /// Holds off collection while content without a root yet is being added.
+    pub fn adding(&self) -> RwLockReadGuard<'_, ()> {
+        self.adding.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self, key: &Key) -> Result<Presence, StoreError> {
+        let _stripe = self.stripe(key);
+        let Some(size) = self.layout.size(key) else { return Ok(Presence::Absent) };
+        self.layout.delete(key)?;
+        self.release(size);
+        self.blocks.fetch_sub(1, Ordering::Relaxed);
+        Ok(Presence::Present)
+    }
+
+    fn reserve(&self, size: u64) -> Result<(), StoreError> {
+        let fits = |used: u64| used.checked_add(size).filter(|sum| *sum <= self.limit);
+        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
+            Ok(_) => Ok(()),
+            Err(used) => Err(StoreError::OverLimit { used, limit: self.limit, size }),
+        }
+    }
+
+    fn release(&self, size: u64) {
+        self.used.fetch_sub(size, Ordering::Relaxed);
+    }
+
+    fn touch(&self, key: &Key) {
+        if let Some(young) = lock(&self.young).as_mut() {
+            young.insert(key.clone());
+        }
+    }
+
+    fn stripe(&self, key: &Key) -> MutexGuard<'_, ()> {
+        lock(&self.stripes[key.stripe(STRIPES)])
+    }
+}
+
+/// Whether a block was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It was.
+    Present,
+    /// It was not.
+    Absent,
+}
+
+/// Keeps a root from collection while it lives. See [`Store::protect`].
+#[derive(Debug)]
+#[must_use]
+pub struct Protected<'a> {
+    store: &'a Store,
+    root: Cid,
+}
+
+impl Drop for Protected<'_> {
+    fn drop(&mut self) {
+        let mut protected = lock(&self.store.protected);
+        if let Some(count) = protected.get_mut(&self.root) {
+            *count -= 1;
+            if *count == 0 {
+                protected.remove(&self.root);
+            }
+        }
+    }
+}
+
+/// A thread that panicked while it held one of these locks left plain counters and sets, which stay usable.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+use crate::content::block::{DAG_PB, RAW, cid_of};
+use crate::content::unixfs::{Layout as UnixfsLayout, add_map};
+
+fn store(limit: u64) -> (tempfile::TempDir, Store) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(Config { root: directory.path().to_owned(), limit }).unwrap();
+    (directory, store)
+}
+
+fn file_of(store: &Store, cid: &Cid) -> PathBuf {
+    let mut found = None;
+    for shard in std::fs::read_dir(store.root().join("blocks")).unwrap() {
+        for file in std::fs::read_dir(shard.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            let data = std::fs::read(&path).unwrap();
+            if block::verify(cid, &data).is_ok() {
+                found = Some(path);
+            }
+        }
+    }
+    found.unwrap()
+}
+
+#[test]
+fn blocks_come_back_and_survive_reopening() {
+    let (directory, store) = store(1 << 20);
+    let cid = store.put_new(RAW, b"a block").unwrap();
+    assert_eq!(store.put(&cid, b"a block").unwrap(), Put::Known);
+    store.flush().unwrap();
+    drop(store);
+    let store = Store::open(Config { root: directory.path().to_owned(), limit: 1 << 20 }).unwrap();
+    assert_eq!(store.get(&cid).unwrap().unwrap(), &b"a block"[..]);
+    assert_eq!(store.list().unwrap(), [(cid, 7)]);
+    let stat = store.stat().unwrap();
+    assert_eq!((stat.blocks, stat.bytes), (1, 7));
+    assert_eq!(store.delete(&cid).unwrap(), Presence::Present);
+    assert_eq!(store.get(&cid).unwrap(), None);
+    assert_eq!(store.stat().unwrap().bytes, 0);
+}
+
+#[test]
+fn wrong_bytes_are_not_stored() {
+    let (_directory, store) = store(1 << 20);
+    let cid = cid_of(RAW, b"right");
+    assert!(matches!(store.put(&cid, b"wrong"), Err(StoreError::Block(_))));
+    assert!(!store.has(&cid));
+    assert!(matches!(store.put_new(RAW, &vec![0; MAX_BLOCK + 1]), Err(StoreError::Block(_))));
+}
+
+#[test]
+fn a_torn_block_is_never_served_and_can_be_put_again() {
+    let (_directory, store) = store(1 << 20);
+    let cid = store.put_new(RAW, &[7; 1000]).unwrap();
+    let path = file_of(&store, &cid);
+    std::fs::write(&path, [7; 500]).unwrap();
+    assert!(matches!(store.get(&cid), Err(StoreError::Corrupt { .. })));
+    assert!(!store.has(&cid));
+    assert_eq!(store.put(&cid, &[7; 1000]).unwrap(), Put::New);
+    let mut same_length = vec![7; 1000];
+    same_length[999] = 8;
+    std::fs::write(&path, same_length).unwrap();
+    assert_eq!(store.verify().unwrap(), VerifyReport { good: 0, removed: vec![cid] });
+}
+
+#[test]
+fn a_full_store_says_what_to_do_and_loses_nothing() {
+    let (_directory, store) = store(1500);
+    let kept = store.put_new(RAW, &[1; 1000]).unwrap();
+    let error = store.put_new(RAW, &[2; 1000]).unwrap_err();
+    assert!(error.to_string().contains("hanzod content gc"), "{error}");
+    assert!(store.has(&kept));
+    assert_eq!(store.stat().unwrap().bytes, 1000);
+    store.gc().unwrap();
+    store.put_new(RAW, &[2; 1000]).unwrap();
+}
+
+#[test]
+fn leftovers_of_an_interrupted_write_are_removed() {
+    let (directory, store) = store(1 << 20);
+    drop(store);
+    std::fs::write(directory.path().join("tmp/17"), b"half").unwrap();
+    let store = Store::open(Config { root: directory.path().to_owned(), limit: 1 << 20 }).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path().join("tmp")).unwrap().count(), 0);
+    assert_eq!(store.stat().unwrap().blocks, 0);
+}
+
+#[test]
+fn collection_keeps_what_pins_and_guards_reach() {
+    let (_directory, store) = store(64 << 20);
+    let tree = |seed: u8| -> Cid {
+        let files = [("dir/a".to_owned(), vec![seed; 600_000]), ("b".to_owned(), vec![seed; 10])];
+        add_map(&mut &store, UnixfsLayout::default(), &files.into()).unwrap().cid
+    };
+    let (pinned, guarded, loose) = (tree(1), tree(2), tree(3));
+    store.pin(&pinned, "kept").unwrap();
+    let guard = store.protect(guarded);
+    let report = store.gc().unwrap();
+    assert!(store.has(&pinned) && store.has(&guarded) && !store.has(&loose));
+    assert_eq!(report.missing, 0);
+    assert!(report.removed >= 3, "{report:?}");
+    drop(guard);
+    store.gc().unwrap();
+    assert!(!store.has(&guarded) && store.has(&pinned));
+    assert_eq!(store.pins().unwrap()[0].1.name, "kept");
+    assert_eq!(store.unpin(&pinned).unwrap(), Presence::Present);
+    store.gc().unwrap();
+    assert_eq!(store.stat().unwrap(), Stat { blocks: 0, bytes: 0, limit: 64 << 20, pins: 0 });
+}
+
+#[test]
+fn what_is_not_held_cannot_be_pinned() {
+    let (_directory, store) = store(1 << 20);
+    assert!(matches!(store.pin(&cid_of(DAG_PB, b""), "x"), Err(StoreError::Missing { .. })));
+}

@@ -1,0 +1,24 @@
+//! UnixFS: files and directories as blocks that any IPFS node reads (PROTOCOL section 8).
+//!
+//! [`add_reader`], [`add_path`] and [`add_map`] turn bytes into blocks with the CIDs of `ipfs add --cid-version=1`;
+//! [`resolve`], [`list`], [`FileReader`] and [`export()`] turn blocks back, trusting nothing that a block declares.
+
+mod add;
+mod dagpb;
+mod error;
+mod export;
+mod file;
+mod node;
+mod path;
+mod read;
+
+pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader};
+pub use error::{AddError, NodeError, ReadError};
+pub use export::{Limits, export};
+pub use file::Layout;
+pub use node::{links, may_have_links};
+pub use path::ContentPath;
+pub use read::{Entry, EntryKind, FileReader, Resolved, list, resolve};
+
+#[cfg(test)]
+mod tests;

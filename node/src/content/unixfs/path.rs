@@ -1,0 +1,62 @@
+//! `CID/name/name`, as people write it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cid::Cid;
+
+use super::ReadError;
+
+/// A root and names under it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContentPath {
+    /// The root.
+    pub root: Cid,
+    /// Names to follow from it.
+    pub names: Vec<String>,
+}
+
+impl From<Cid> for ContentPath {
+    fn from(root: Cid) -> Self {
+        Self { root, names: Vec::new() }
+    }
+}
+
+impl ContentPath {
+    /// The path of `name` under this one.
+    #[must_use]
+    pub fn join(mut self, name: &str) -> Self {
+        self.names.push(name.to_owned());
+        self
+    }
+}
+
+impl FromStr for ContentPath {
+    type Err = ReadError;
+
+    fn from_str(text: &str) -> Result<Self, ReadError> {
+        let bad = || ReadError::Path { path: text.to_owned() };
+        let bare = text.strip_prefix("ipfs://").or_else(|| text.strip_prefix("/ipfs/")).unwrap_or(text);
+        let mut parts = bare.trim_end_matches('/').split('/');
+        let root = parts.next().and_then(|cid| cid.parse().ok()).ok_or_else(bad)?;
+        let names: Vec<String> = parts.map(str::to_owned).collect();
+        if names.iter().all(|name| is_safe_name(name)) { Ok(Self { root, names }) } else { Err(bad()) }
+    }
+}
+
+impl fmt::Display for ContentPath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.root)?;
+        self.names.iter().try_for_each(|name| write!(out, "/{name}"))
+    }
+}
+
+/// Whether a name stays inside the directory that it is written to, on every system.
+pub(super) fn is_safe_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 255
+        && name != "."
+        && name != ".."
+        && !name.contains(['/', '\\', '\0'])
+        && !name.chars().any(char::is_control)
+}

@@ -1,0 +1,243 @@
+//! Reading: paths, listings, and a file's bytes as a stream.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read};
+
+use bytes::{Buf, Bytes};
+use cid::Cid;
+
+use super::dagpb::Link;
+use super::node::{FileNode, Node, Part};
+use super::path::is_safe_name;
+use super::{ContentPath, ReadError};
+use crate::content::store::{Store, StoreError};
+
+/// Levels of a file's tree; 174^8 chunks are more than any disk holds.
+const MAX_TREE_DEPTH: usize = 16;
+/// Entries of one sharded directory.
+const MAX_SHARD_ENTRIES: usize = 1 << 20;
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resolved {
+    /// Its CID.
+    pub cid: Cid,
+    /// File or directory.
+    pub kind: EntryKind,
+}
+
+/// File or directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// A file.
+    File,
+    /// A directory.
+    Directory,
+}
+
+/// One name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: String,
+    /// What it names.
+    pub cid: Cid,
+    /// Bytes of everything under it as the directory declares; not verified.
+    pub declared_size: u64,
+}
+
+/// Follows a path to its end.
+///
+/// # Errors
+/// [`ReadError`], naming the block or the name.
+pub fn resolve(store: &Store, path: &ContentPath) -> Result<Resolved, ReadError> {
+    let mut cid = path.root;
+    for name in &path.names {
+        let found = list(store, &cid)?.into_iter().find(|entry| entry.name == *name);
+        cid = found.ok_or_else(|| ReadError::NoEntry { name: name.clone(), directory: cid })?.cid;
+    }
+    let kind = match load(store, &cid)? {
+        Node::Leaf(_) | Node::File(_) => EntryKind::File,
+        Node::Directory(_) | Node::Shard { .. } => EntryKind::Directory,
+        Node::Symlink => return Err(ReadError::Symlink { cid }),
+    };
+    Ok(Resolved { cid, kind })
+}
+
+/// The entries of a directory, by name. Names that could leave the directory, or that stand twice, are refused.
+///
+/// # Errors
+/// [`ReadError::UnsafeName`], [`ReadError::NotDirectory`] and others, naming the block.
+pub fn list(store: &Store, directory: &Cid) -> Result<Vec<Entry>, ReadError> {
+    let links = match load(store, directory)? {
+        Node::Directory(links) => links,
+        Node::Shard { prefix, links } => unshard(store, directory, prefix, links)?,
+        Node::Leaf(_) | Node::File(_) => return Err(ReadError::NotDirectory { cid: *directory }),
+        Node::Symlink => return Err(ReadError::Symlink { cid: *directory }),
+    };
+    let mut seen = BTreeSet::new();
+    for link in &links {
+        if !is_safe_name(&link.name) || !seen.insert(link.name.as_str()) {
+            return Err(ReadError::UnsafeName { name: link.name.clone(), directory: *directory });
+        }
+    }
+    let mut entries: Vec<Entry> = links.into_iter().map(Entry::from).collect();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+impl From<Link> for Entry {
+    fn from(link: Link) -> Self {
+        Self { name: link.name, cid: link.cid, declared_size: link.total_size }
+    }
+}
+
+/// A file's bytes, read block by block; memory is a block and one list of parts a level.
+#[derive(Debug)]
+pub struct FileReader<'a> {
+    store: &'a Store,
+    size: u64,
+    /// Bytes left to pass over before anything is given out.
+    skip: u64,
+    current: Bytes,
+    /// What is still to be read, next last, with its level in the tree.
+    todo: Vec<(Part, usize)>,
+}
+
+impl<'a> FileReader<'a> {
+    /// Opens the file at `path`, at its start.
+    ///
+    /// # Errors
+    /// [`ReadError::IsDirectory`] and others, naming the block.
+    pub fn open(store: &'a Store, path: &ContentPath) -> Result<Self, ReadError> {
+        let cid = resolve(store, path)?.cid;
+        let mut reader = Self { store, size: 0, skip: 0, current: Bytes::new(), todo: Vec::new() };
+        reader.size = match load(store, &cid)? {
+            Node::Leaf(data) => {
+                reader.current = data;
+                reader.current.len() as u64
+            }
+            Node::File(node) => reader.enter(node, 0),
+            Node::Directory(_) | Node::Shard { .. } => return Err(ReadError::IsDirectory { cid }),
+            Node::Symlink => return Err(ReadError::Symlink { cid }),
+        };
+        Ok(reader)
+    }
+
+    /// The file's size in bytes, as its root declares; what is read agrees with it or fails.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Passes over the next `count` bytes without loading the blocks that hold only them.
+    #[must_use]
+    pub fn skip_bytes(mut self, count: u64) -> Self {
+        self.skip = count;
+        self
+    }
+
+    /// The next bytes, at most a block; nothing at the end.
+    ///
+    /// # Errors
+    /// [`ReadError`], naming the block.
+    pub fn next_bytes(&mut self) -> Result<Option<Bytes>, ReadError> {
+        loop {
+            let passed = self.skip.min(self.current.len() as u64);
+            self.current.advance(passed as usize);
+            self.skip -= passed;
+            if !self.current.is_empty() {
+                return Ok(Some(std::mem::take(&mut self.current)));
+            }
+            let Some((part, depth)) = self.todo.pop() else { return Ok(None) };
+            if part.size <= self.skip {
+                self.skip -= part.size;
+            } else {
+                self.load_part(part, depth)?;
+            }
+        }
+    }
+
+    fn load_part(&mut self, part: Part, depth: usize) -> Result<(), ReadError> {
+        let found = match load(self.store, &part.cid)? {
+            Node::Leaf(data) => {
+                self.current = data;
+                self.current.len() as u64
+            }
+            Node::File(_) if depth == MAX_TREE_DEPTH => {
+                let limit = MAX_TREE_DEPTH as u64;
+                return Err(ReadError::OverLimit { cid: part.cid, limit, what: "levels" });
+            }
+            Node::File(node) => self.enter(node, depth),
+            Node::Directory(_) | Node::Shard { .. } => return Err(ReadError::IsDirectory { cid: part.cid }),
+            Node::Symlink => return Err(ReadError::Symlink { cid: part.cid }),
+        };
+        if found == part.size {
+            Ok(())
+        } else {
+            Err(ReadError::PartSize { cid: part.cid, found, declared: part.size })
+        }
+    }
+
+    fn enter(&mut self, node: FileNode, depth: usize) -> u64 {
+        self.current = node.data;
+        self.todo.extend(node.parts.into_iter().rev().map(|part| (part, depth + 1)));
+        node.size
+    }
+}
+
+impl Read for FileReader<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.current.is_empty() || self.skip > 0 {
+            self.current = self.next_bytes().map_err(io::Error::other)?.unwrap_or_default();
+        }
+        let count = out.len().min(self.current.len());
+        self.current.copy_to_slice(&mut out[..count]);
+        Ok(count)
+    }
+}
+
+/// Loads and decodes a block.
+pub(super) fn load(store: &Store, cid: &Cid) -> Result<Node, ReadError> {
+    let block = match store.get(cid) {
+        Ok(Some(block)) => block,
+        Ok(None) => return Err(ReadError::Missing { cid: *cid }),
+        Err(error) => return Err(error.into()),
+    };
+    Node::decode(cid, &block).map_err(|reason| ReadError::Node { cid: *cid, reason })
+}
+
+/// Gathers the entries of a sharded directory.
+fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result<Vec<Link>, ReadError> {
+    let mut entries = Vec::new();
+    let mut todo: Vec<(usize, Link)> = links.into_iter().map(|link| (prefix, link)).collect();
+    let mut loaded = 0;
+    while let Some((prefix, mut link)) = todo.pop() {
+        let Some(name) = link.name.get(prefix..).map(str::to_owned) else {
+            return Err(ReadError::UnsafeName { name: link.name, directory: *root });
+        };
+        if !name.is_empty() {
+            link.name = name;
+            entries.push(link);
+        } else if let Node::Shard { prefix, links } = load(store, &link.cid)? {
+            loaded += 1;
+            todo.extend(links.into_iter().map(|link| (prefix, link)));
+        } else {
+            return Err(ReadError::NotDirectory { cid: link.cid });
+        }
+        if entries.len() + todo.len() + loaded > MAX_SHARD_ENTRIES {
+            let limit = MAX_SHARD_ENTRIES as u64;
+            return Err(ReadError::OverLimit { cid: *root, limit, what: "entries" });
+        }
+    }
+    Ok(entries)
+}
+
+impl ReadError {
+    /// The block that has to be fetched before another try makes sense.
+    #[must_use]
+    pub fn missing_block(&self) -> Option<Cid> {
+        if let Self::Missing { cid } | Self::Store(StoreError::Corrupt { cid }) = self { Some(*cid) } else { None }
+    }
+}
