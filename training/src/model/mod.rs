@@ -1,0 +1,403 @@
+//! One decoder, assembled from parts by its configuration (TRAINING "Models").
+
+mod attention;
+mod batch;
+mod cache;
+mod config;
+mod init;
+mod linear;
+mod mlp;
+mod norm;
+mod rope;
+mod save;
+mod weights;
+
+pub use batch::TokenBatch;
+pub use cache::KvCache;
+pub use config::{Architecture, ConfigError, HeadKind, ModelConfig, RopeConfig};
+pub use save::SaveError;
+pub(crate) use save::{write_atomically, write_json, write_tensors};
+pub use weights::{Weight, Weights, WeightsError};
+pub(crate) use weights::{map_file, to_f32};
+
+use crate::lora::Lora;
+use attention::{Attention, Geometry, Slot};
+use burn::tensor::{Device, Gradients, Tensor};
+use gym_protocol::tensor::{F32Tensor, TensorSet};
+use linear::Linear;
+use mlp::Mlp;
+use norm::RmsNorm;
+use rope::Rope;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A causal language model: embedding, blocks of attention and MLP, final norm, output head.
+///
+/// Its tensors are on the inner device (no gradients) unless it came from [`Decoder::tracked`]. A clone is cheap:
+/// tensors are shared.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    config: ModelConfig,
+    weights: Weights,
+    embedding: Tensor<2>,
+    blocks: Vec<Block>,
+    norm: RmsNorm,
+    head: Tensor<2>,
+    rope: Rope,
+    device: Device,
+}
+
+/// x + attention(norm(x)), then x + mlp(norm(x)).
+#[derive(Clone, Debug)]
+struct Block {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+/// Why a model directory is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// `config.json`.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The weight files.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// A tensor the configuration asks for is not there.
+    #[error("the model has no tensor {name}, which its config.json asks for; fetch the model again")]
+    Missing {
+        /// Its name.
+        name: String,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("tensor {name} has shape {got:?} where config.json asks for {want:?}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// In the file.
+        got: Vec<usize>,
+        /// By the configuration.
+        want: Vec<usize>,
+    },
+    /// A tensor nothing uses: another architecture than config.json says.
+    #[error("tensor {name} is used by nothing in a {architecture}; is config.json this model's?")]
+    Unused {
+        /// Its name.
+        name: String,
+        /// The family.
+        architecture: &'static str,
+    },
+}
+
+impl Decoder {
+    /// Loads a Hugging Face model directory onto `device`, frozen, in f32.
+    ///
+    /// # Errors
+    /// An unreadable or unsupported file; a tensor that is missing, unused or of another shape, by name.
+    pub fn load(dir: &Path, device: &Device) -> Result<Self, LoadError> {
+        let config = ModelConfig::load(dir)?;
+        let weights = Weights::load(dir, &device.clone().inner())?;
+        Self::from_weights(config, weights, device)
+    }
+
+    /// Fresh weights: normal with `initializer_range` from `seed`, norms at one.
+    ///
+    /// # Errors
+    /// None for a configuration that [`ModelConfig::load`] accepted.
+    pub fn init(config: ModelConfig, seed: u64, device: &Device) -> Result<Self, LoadError> {
+        let weights = init::weights(&config, seed, &device.clone().inner());
+        Self::from_weights(config, weights, device)
+    }
+
+    /// Assembles the decoder from named weights.
+    ///
+    /// # Errors
+    /// A tensor that is missing, unused or of another shape, by name.
+    pub fn from_weights(config: ModelConfig, weights: Weights, device: &Device) -> Result<Self, LoadError> {
+        let mut parts = Parts {
+            config: &config,
+            left: weights.0,
+            used: Weights::default(),
+        };
+        let embedding = parts.matrix(
+            "model.embed_tokens.weight",
+            [config.vocab_size, config.hidden_size],
+        )?;
+        let blocks = (0..config.num_hidden_layers)
+            .map(|i| parts.block(i))
+            .collect::<Result<_, _>>()?;
+        let norm = parts.norm("model.norm.weight", config.hidden_size)?;
+        let head = match config.head {
+            HeadKind::Tied => embedding.clone(),
+            HeadKind::Untied => parts.matrix("lm_head.weight", [config.vocab_size, config.hidden_size])?,
+        };
+        let weights = parts.finish()?;
+        let rope = Rope::new(&config.rope, config.head_dim);
+        Ok(Self {
+            config,
+            weights,
+            embedding,
+            blocks,
+            norm,
+            head,
+            rope,
+            device: device.clone().inner(),
+        })
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The device, without autodiff.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The weights by Hugging Face name.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The same model with every weight a leaf that keeps its gradient, for pretraining.
+    ///
+    /// # Errors
+    /// None: the weights are this model's own.
+    pub fn tracked(&self) -> Result<Self, LoadError> {
+        Self::from_weights(
+            self.config.clone(),
+            self.weights.map(Weight::tracked),
+            &self.device,
+        )
+    }
+
+    /// The same model without gradients.
+    ///
+    /// # Errors
+    /// None: the weights are this model's own.
+    pub fn inner(&self) -> Result<Self, LoadError> {
+        Self::from_weights(self.config.clone(), self.weights.map(Weight::inner), &self.device)
+    }
+
+    /// The same model with other values, by name.
+    ///
+    /// # Errors
+    /// When a tensor of the model is missing in `set`, one is too many, or a shape differs.
+    pub fn with_host(&self, set: &TensorSet) -> Result<Self, LoadError> {
+        let mut weights = Weights::default();
+        for (name, tensor) in &set.0 {
+            let shape: Vec<usize> = tensor.shape.iter().map(|n| *n as usize).collect();
+            let weight = Weight::from_host(&shape, tensor.data.clone(), &self.device).ok_or_else(|| {
+                LoadError::Shape {
+                    name: name.clone(),
+                    got: shape.clone(),
+                    want: Vec::new(),
+                }
+            })?;
+            weights.0.insert(name.clone(), weight);
+        }
+        Self::from_weights(self.config.clone(), weights, &self.device)
+    }
+
+    /// Takes the gradients of all weights of a tracked model out of `gradients`, by name; a weight the loss does
+    /// not depend on has zeros.
+    #[must_use]
+    pub fn take_gradients(&self, gradients: &mut Gradients) -> TensorSet {
+        let one = |weight: &Weight, gradients: &mut Gradients| match weight {
+            Weight::Vector(t) => t.grad_remove(gradients).map(|g| Weight::Vector(g).to_host()),
+            Weight::Matrix(t) => t.grad_remove(gradients).map(|g| Weight::Matrix(g).to_host()),
+        };
+        let all = self.weights.0.iter().map(|(name, weight)| {
+            let shape = weight.shape();
+            let zeros = || F32Tensor {
+                shape: shape.iter().map(|n| *n as u64).collect(),
+                data: vec![0.0; shape.iter().product()],
+            };
+            (name.clone(), one(weight, gradients).unwrap_or_else(zeros))
+        });
+        TensorSet(all.collect())
+    }
+
+    /// Hidden states after the final norm, [B·T, H], row-major by row and place.
+    #[must_use]
+    pub fn hidden(&self, batch: &TokenBatch, lora: Option<&Lora>) -> Tensor<2> {
+        let starts = batch.starts();
+        let geometry = self.geometry(&starts, batch.width(), 0);
+        self.run(batch, &geometry, lora, None)
+    }
+
+    /// The same for places that follow those in `cache`, which they are added to. `batch` is left-padded when the
+    /// cache is empty, and unpadded after that.
+    #[must_use]
+    pub fn hidden_cached(&self, batch: &TokenBatch, lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
+        if cache.filled() == 0 {
+            cache.open(batch.starts());
+        }
+        let geometry = self.geometry(cache.starts(), batch.width(), cache.filled());
+        let hidden = self.run(batch, &geometry, lora, Some(cache));
+        cache.advance(batch.width());
+        hidden
+    }
+
+    /// Logits [N, V] of hidden states [N, H].
+    #[must_use]
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        hidden.matmul(self.head.clone().transpose())
+    }
+
+    fn geometry(&self, starts: &[usize], width: usize, seen: usize) -> Geometry {
+        let padded = starts.iter().any(|s| *s > 0);
+        let distinct: &[usize] = if padded { starts } else { &[0] };
+        let positions: Vec<usize> = distinct
+            .iter()
+            .flat_map(|start| (seen..seen + width).map(|place| place.saturating_sub(*start)))
+            .collect();
+        Geometry {
+            rows: starts.len(),
+            width,
+            rotation: self.rope.at(&positions, distinct.len(), &self.device),
+            bias: attention::bias(starts, width, seen, &self.device),
+        }
+    }
+
+    fn run(
+        &self,
+        batch: &TokenBatch,
+        geometry: &Geometry,
+        lora: Option<&Lora>,
+        mut cache: Option<&mut KvCache>,
+    ) -> Tensor<2> {
+        let mut x = self.embedding.clone().select(0, batch.flat_ids(&self.device));
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let slot = cache.as_deref_mut().map(|cache| Slot { cache, layer });
+            x = block.forward(x, geometry, lora, slot);
+        }
+        self.norm.forward(x)
+    }
+}
+
+impl Block {
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        geometry: &Geometry,
+        lora: Option<&Lora>,
+        slot: Option<Slot<'_>>,
+    ) -> Tensor<2> {
+        let attended = self
+            .attention
+            .forward(self.attention_norm.forward(x.clone()), geometry, lora, slot);
+        let x = x + attended;
+        x.clone() + self.mlp.forward(self.mlp_norm.forward(x), lora)
+    }
+}
+
+/// Takes weights by name while a decoder is assembled.
+struct Parts<'a> {
+    config: &'a ModelConfig,
+    left: BTreeMap<String, Weight>,
+    used: Weights,
+}
+
+impl Parts<'_> {
+    fn block(&mut self, index: usize) -> Result<Block, LoadError> {
+        let config = self.config;
+        let (hidden, dim) = (config.hidden_size, config.head_dim);
+        let (q, kv) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
+        let path = format!("model.layers.{index}");
+        let attention = Attention {
+            q: self.linear(format!("{path}.self_attn.q_proj"), [q, hidden])?,
+            k: self.linear(format!("{path}.self_attn.k_proj"), [kv, hidden])?,
+            v: self.linear(format!("{path}.self_attn.v_proj"), [kv, hidden])?,
+            o: self.linear(format!("{path}.self_attn.o_proj"), [hidden, q])?,
+            q_norm: self.norm(&format!("{path}.self_attn.q_norm.weight"), dim)?,
+            k_norm: self.norm(&format!("{path}.self_attn.k_norm.weight"), dim)?,
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head_dim: dim,
+        };
+        let mlp = Mlp {
+            gate: self.linear(
+                format!("{path}.mlp.gate_proj"),
+                [config.intermediate_size, hidden],
+            )?,
+            up: self.linear(format!("{path}.mlp.up_proj"), [config.intermediate_size, hidden])?,
+            down: self.linear(
+                format!("{path}.mlp.down_proj"),
+                [hidden, config.intermediate_size],
+            )?,
+        };
+        Ok(Block {
+            attention_norm: self.norm(&format!("{path}.input_layernorm.weight"), hidden)?,
+            attention,
+            mlp_norm: self.norm(&format!("{path}.post_attention_layernorm.weight"), hidden)?,
+            mlp,
+        })
+    }
+
+    fn linear(&mut self, name: String, shape: [usize; 2]) -> Result<Linear, LoadError> {
+        let weight = self.matrix(&format!("{name}.weight"), shape)?;
+        Ok(Linear::new(name, weight))
+    }
+
+    fn norm(&mut self, name: &str, size: usize) -> Result<RmsNorm, LoadError> {
+        let weight = self.take(name)?;
+        match &weight {
+            Weight::Vector(t) if t.dims() == [size] => {
+                let norm = RmsNorm::new(t.clone(), self.config.rms_norm_eps);
+                self.used.0.insert(name.into(), weight);
+                Ok(norm)
+            }
+            Weight::Vector(_) | Weight::Matrix(_) => Err(shape_error(name, &weight, &[size])),
+        }
+    }
+
+    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
+        let weight = self.take(name)?;
+        match &weight {
+            Weight::Matrix(t) if t.dims() == shape => {
+                let matrix = t.clone();
+                self.used.0.insert(name.into(), weight);
+                Ok(matrix)
+            }
+            Weight::Vector(_) | Weight::Matrix(_) => Err(shape_error(name, &weight, &shape)),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Result<Weight, LoadError> {
+        self.left
+            .remove(name)
+            .ok_or_else(|| LoadError::Missing { name: name.into() })
+    }
+
+    /// The weights used, once nothing is left over but what the family may ignore.
+    fn finish(self) -> Result<Weights, LoadError> {
+        let tied = self.config.head == HeadKind::Tied;
+        let ignored = |name: &str| {
+            name.starts_with("mtp.")
+                || name.ends_with("rotary_emb.inv_freq")
+                || (tied && name == "lm_head.weight")
+        };
+        match self.left.into_keys().find(|name| !ignored(name)) {
+            Some(name) => Err(LoadError::Unused {
+                name,
+                architecture: self.config.architecture.name(),
+            }),
+            None => Ok(self.used),
+        }
+    }
+}
+
+fn shape_error(name: &str, weight: &Weight, want: &[usize]) -> LoadError {
+    LoadError::Shape {
+        name: name.into(),
+        got: weight.shape(),
+        want: want.to_vec(),
+    }
+}

@@ -1,0 +1,10 @@
+//! Drawing tokens: noise that anyone can recompute, and the usual filters (TRAINING "Rollouts").
+
+mod filter;
+mod noise;
+mod philox;
+
+pub use filter::{Filters, greedy, log_prob};
+pub use noise::{GUMBEL_SPAN, Noise, RolloutKey, gumbel};
+pub(crate) use philox::units;
+pub use philox::{Key, derive_key, philox, unit};
