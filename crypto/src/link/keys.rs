@@ -1,0 +1,163 @@
+//! The key schedule of a link and of its epochs.
+
+use super::MAC_BYTES;
+use crate::mlkem::Secret;
+use crate::sha3_256;
+use aes_gcm::{Aes256Gcm, KeyInit as _, aead::AeadInOut as _};
+use hkdf::SimpleHkdf;
+use hmac::{Mac as _, SimpleHmac};
+use sha3::Sha3_256;
+use std::fmt;
+use zeroize::Zeroizing;
+
+/// A secret of 32 bytes, overwritten when dropped.
+type Key = Zeroizing<[u8; 32]>;
+
+/// What both ends derive from transcript and KEM secret.
+pub(super) struct Schedule {
+    /// The key of epoch 0, A to B.
+    pub(super) a2b: EpochKey,
+    /// MAC_A, with which A proves that it holds the secret.
+    pub(super) mac_a: [u8; MAC_BYTES],
+    /// MAC_B.
+    pub(super) mac_b: [u8; MAC_BYTES],
+}
+
+impl Schedule {
+    pub(super) fn derive(transcript: &[u8], secret: &Secret) -> Self {
+        let hkdf = SimpleHkdf::<Sha3_256>::new(Some(&sha3_256(&[transcript])), secret.as_slice());
+        Self {
+            a2b: EpochKey::new(0, expand(&hkdf, b"a2b")),
+            mac_a: mac(&expand(&hkdf, b"confirm-a"), transcript),
+            mac_b: mac(&expand(&hkdf, b"confirm-b"), transcript),
+        }
+    }
+}
+
+/// A MAC is HMAC-SHA3-256(confirm key, transcript).
+fn mac(key: &Key, transcript: &[u8]) -> [u8; MAC_BYTES] {
+    let mut mac = SimpleHmac::<Sha3_256>::new_from_slice(key.as_slice()).expect("HMAC takes any key length");
+    mac.update(transcript);
+    mac.finalize().into_bytes().into()
+}
+
+fn expand(hkdf: &SimpleHkdf<Sha3_256>, label: &[u8]) -> Key {
+    let mut key = Key::default();
+    hkdf.expand(label, key.as_mut_slice())
+        .expect("32 bytes are within HKDF's limit");
+    key
+}
+
+/// The key of one epoch, with its cipher set up.
+pub(super) struct EpochKey {
+    epoch: u32,
+    key: Key,
+    cipher: Aes256Gcm,
+}
+
+impl EpochKey {
+    fn new(epoch: u32, key: Key) -> Self {
+        let cipher = Aes256Gcm::new_from_slice(key.as_slice()).expect("a key of 32 bytes");
+        Self { epoch, key, cipher }
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// key_{n+1} = HKDF(key_n, `ratchet`); none after the last epoch.
+    pub(super) fn next(&self) -> Option<Self> {
+        let epoch = self.epoch.checked_add(1)?;
+        let hkdf = SimpleHkdf::<Sha3_256>::from_prk(self.key.as_slice()).expect("a key is as long as a hash");
+        Some(Self::new(epoch, expand(&hkdf, b"ratchet")))
+    }
+
+    /// Encrypts `buffer` and appends the tag; `None` when the lengths are beyond the cipher.
+    pub(super) fn encrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
+        let nonce = nonce(self.epoch, counter).into();
+        self.cipher.encrypt_in_place(&nonce, associated, buffer).ok()
+    }
+
+    /// Verifies the tag at `buffer`'s end, then decrypts and cuts it off; `None`, and `buffer` unchanged, when it is bad.
+    pub(super) fn decrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
+        let nonce = nonce(self.epoch, counter).into();
+        self.cipher.decrypt_in_place(&nonce, associated, buffer).ok()
+    }
+}
+
+#[cfg(test)]
+impl EpochKey {
+    pub(super) fn copy_for_test(&self) -> Self {
+        Self::new(self.epoch, self.key.clone())
+    }
+}
+
+impl fmt::Debug for EpochKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EpochKey({})", self.epoch)
+    }
+}
+
+/// u32 epoch ‖ u64 counter, little-endian.
+pub(super) fn nonce(epoch: u32, counter: u64) -> [u8; super::NONCE_BYTES] {
+    let mut nonce = [0; super::NONCE_BYTES];
+    nonce[..4].copy_from_slice(&epoch.to_le_bytes());
+    nonce[4..].copy_from_slice(&counter.to_le_bytes());
+    nonce
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hmac_sha3(key: &[u8], data: &[&[u8]]) -> [u8; 32] {
+        let mut block = [0; 136];
+        block[..key.len()].copy_from_slice(key);
+        let inner = block.map(|b| b ^ 0x36);
+        let outer = block.map(|b| b ^ 0x5c);
+        let mut parts = vec![inner.as_slice()];
+        parts.extend_from_slice(data);
+        sha3_256(&[&outer, &sha3_256(&parts)])
+    }
+
+    /// The schedule written out by hand from RFC 2104 and RFC 5869.
+    #[test]
+    fn the_schedule_is_hkdf_with_hmac_sha3_256() {
+        let (transcript, secret) = (b"transcript".as_slice(), Secret::new([7; 32]));
+        let schedule = Schedule::derive(transcript, &secret);
+        let prk = hmac_sha3(&sha3_256(&[transcript]), &[secret.as_slice()]);
+        assert_eq!(*schedule.a2b.key, hmac_sha3(&prk, &[b"a2b", &[1]]));
+        let confirm_a = hmac_sha3(&prk, &[b"confirm-a", &[1]]);
+        assert_eq!(schedule.mac_a, hmac_sha3(&confirm_a, &[transcript]));
+        let confirm_b = hmac_sha3(&prk, &[b"confirm-b", &[1]]);
+        assert_eq!(schedule.mac_b, hmac_sha3(&confirm_b, &[transcript]));
+        let next = schedule.a2b.next().unwrap();
+        assert_eq!(
+            *next.key,
+            hmac_sha3(schedule.a2b.key.as_slice(), &[b"ratchet", &[1]])
+        );
+        assert_eq!(next.epoch(), 1);
+    }
+
+    /// HMAC-SHA3-256 sample of NIST (key shorter than a block).
+    #[test]
+    fn the_mac_is_nists_hmac_sha3_256() {
+        let mut key = Key::default();
+        key.copy_from_slice(&std::array::from_fn::<u8, 32, _>(|i| i as u8));
+        let expected = "4fe8e202c4f058e8dddc23d8c34e467343e23555e24fc2f025d598f558f67205";
+        assert_eq!(
+            hex::encode(mac(&key, b"Sample message for keylen<blocklen")),
+            expected
+        );
+    }
+
+    #[test]
+    fn the_last_epoch_has_no_next() {
+        assert!(EpochKey::new(u32::MAX, Key::default()).next().is_none());
+    }
+
+    #[test]
+    fn the_nonce_is_epoch_then_counter() {
+        assert_eq!(nonce(0x0403_0201, 5), [1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0]);
+    }
+}
