@@ -1,4 +1,5 @@
-//! The two messages that make a link. Each party is known by its verified identity record.
+//! The two messages that make a link. Each party is known by its identity record, which the caller has verified at the
+//! present time against an anchor it trusts: the link is worth no more than that.
 
 use super::keys::Schedule;
 use super::message::{Init, InitHeader, Response, push_signatures};
