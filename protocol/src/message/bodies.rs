@@ -52,6 +52,8 @@ pub struct RosterMember {
     pub peer: PeerBytes,
     /// Hash of the identity record whose keys it signs with.
     pub record: Hash32,
+    /// `at` of the [`Ready`] it is called by: a node that restarted since does not answer to it.
+    pub ready_at: u64,
 }
 
 /// The frozen, ordered members of a round (PROTOCOL section 5). Its hash is the round beacon.
@@ -257,7 +259,7 @@ wire_struct! {
         closed: u64,
         /// Hash of its identity record.
         record: Hash32,
-        /// Milliseconds since the Unix epoch: a later one replaces an earlier one.
+        /// Milliseconds since the Unix epoch; later than any of an earlier process of this node.
         at: u64,
     }
 }
@@ -339,6 +341,8 @@ wire_struct! {
         accused: PeerBytes,
         /// [`Offence`] number.
         offence: u8,
+        /// Ring segments the accuser still misses: who misses most waits for the one at fault, the others wait for it.
+        missing: u32,
     }
 }
 

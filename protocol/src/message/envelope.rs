@@ -68,6 +68,12 @@ pub enum MessageError {
     /// A kind this version does not know.
     #[error("message kind {0} is not known to this version")]
     Kind(u8),
+    /// A signature that the kind does not carry: one message has one encoding.
+    #[error("{0:?} carries an ML-DSA signature, which it must not")]
+    Surplus(Kind),
+    /// A close certificate holds something that is no attest.
+    #[error("a close certificate holds a {0:?}; it may hold attests only")]
+    Nested(Kind),
     /// The body does not parse.
     #[error("{kind:?} body does not parse: {source}")]
     Body {
@@ -211,6 +217,8 @@ pub struct Verified {
     pub encoded: Vec<u8>,
     /// The whole envelope, to pass on.
     pub envelope: Vec<u8>,
+    /// The attests within a close certificate, checked likewise; empty for other kinds.
+    pub nested: Vec<Verified>,
 }
 
 impl Verified {
@@ -226,6 +234,9 @@ impl Verified {
             })?;
         let kind = Kind::from_number(envelope.kind).ok_or(MessageError::Kind(envelope.kind))?;
         let mldsa = kind.signed_by_both().then_some(envelope.mldsa.as_slice());
+        if mldsa.is_none() && !envelope.mldsa.is_empty() {
+            return Err(MessageError::Surplus(kind));
+        }
         verifier
             .verify(
                 &envelope.sender,
@@ -242,16 +253,19 @@ impl Verified {
         let body =
             Body::decode(kind, &envelope.body).map_err(|source| MessageError::Body { kind, source })?;
         let job = body.job(&envelope.body);
+        let nested = open_nested(&body, verifier)?;
+        let encoded = envelope.body.into_vec();
         Ok(Self {
             sender: envelope.sender,
             job,
             body,
-            encoded: envelope.body.into_vec(),
+            encoded,
             envelope: bytes.to_vec(),
+            nested,
         })
     }
 
-    /// Wraps a message of one's own, signed already.
+    /// Wraps a message of one's own, signed already; `nested` are the attests of a close.
     ///
     /// # Errors
     /// The codec's, which this crate's bodies do not cause.
@@ -261,6 +275,7 @@ impl Verified {
         encoded: Vec<u8>,
         ed25519: Vec<u8>,
         mldsa: Vec<u8>,
+        nested: Vec<Self>,
     ) -> Result<Self, CborError> {
         let envelope = Envelope {
             kind: body.kind().number(),
@@ -277,6 +292,30 @@ impl Verified {
             job,
             encoded,
             envelope: bytes,
+            nested,
         })
     }
+}
+
+fn open_nested(body: &Body, verifier: &dyn Verifier) -> Result<Vec<Verified>, MessageError> {
+    let Body::Close(close) = body else {
+        return Ok(Vec::new());
+    };
+    close
+        .attests
+        .iter()
+        .map(|bytes| {
+            // An attest holds nothing itself, so a close within a close ends here.
+            let envelope: Envelope =
+                cbor::from_wire(bytes, MAX_ENVELOPE).map_err(|source| MessageError::Envelope {
+                    len: bytes.len(),
+                    source,
+                })?;
+            match Kind::from_number(envelope.kind) {
+                Some(Kind::Attest) => Verified::open(bytes, verifier),
+                Some(kind) => Err(MessageError::Nested(kind)),
+                None => Err(MessageError::Kind(envelope.kind)),
+            }
+        })
+        .collect()
 }

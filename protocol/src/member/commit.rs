@@ -1,0 +1,284 @@
+//! Commit: delta, commitment, replicas, receipts, reveals (PROTOCOL section 5, "Commit").
+
+use super::round::{HeldReplica, InRound, Own, Step};
+use super::{Action, Config, Event};
+use crate::ids::{CidBytes, Hash32, PeerBytes};
+use crate::message::{Body, Commitment, Complaint, Offence, Reason, Receipt, Reveal};
+use crate::time::{Deadline, Time};
+
+/// A holder reveals for a silent member this long after the cutoff.
+const REVEAL_FOR_MS: u64 = 2_000;
+/// Replicas kept until their commitment is seen.
+const MAX_UNMATCHED: usize = 16;
+
+/// SHA3-256(`gym/commit/v1` ‖ genesis ‖ PeerId bytes ‖ salt ‖ CID bytes).
+#[must_use]
+pub fn commitment(genesis: Hash32, member: &PeerBytes, salt: Hash32, cid: &CidBytes) -> Hash32 {
+    crate::cbor::sha3_256(&[
+        b"gym/commit/v1",
+        &genesis.0,
+        member.as_bytes(),
+        &salt.0,
+        cid.as_bytes(),
+    ])
+}
+
+impl InRound {
+    pub(super) fn on_trained(&mut self, residual: &[f32], mut delta: Vec<f32>, out: &mut Vec<Action>) {
+        if !matches!(self.step, Step::Training) {
+            return;
+        }
+        for (d, r) in delta.iter_mut().zip(residual) {
+            *d += *r;
+        }
+        if let Some(at) = delta.iter().position(|v| !v.is_finite()) {
+            out.push(Action::Notice(format!(
+                "round {}: the delta's element {at} is not finite; it is not committed",
+                self.roster.round
+            )));
+            self.step = Step::SittingOut;
+            return;
+        }
+        out.push(Action::BuildCommit {
+            round: self.roster.round,
+            roster: self.hash,
+            parent: self.roster.parent,
+            delta: delta.clone(),
+        });
+        self.step = Step::Building { delta };
+    }
+
+    pub(super) fn on_commit_built(
+        &mut self,
+        config: &Config,
+        cid: CidBytes,
+        salt: Hash32,
+        out: &mut Vec<Action>,
+    ) {
+        let Step::Building { delta } = &mut self.step else {
+            return;
+        };
+        let delta = std::mem::take(delta);
+        let commitment = commitment(config.genesis, &config.me, salt, &cid);
+        self.own = Some(Own {
+            cid,
+            salt,
+            delta,
+            sent_to: std::collections::BTreeSet::new(),
+            refused_by: std::collections::BTreeSet::new(),
+        });
+        self.step = Step::Committed;
+        self.commitments.insert(config.me.clone(), commitment);
+        out.push(Action::Publish(Body::Commitment(Commitment {
+            job: config.job.clone(),
+            round: self.roster.round,
+            roster: self.hash,
+            commitment,
+        })));
+        self.replicate(config, out);
+        if self.cutoff.is_some() {
+            self.reveal_own(config, out);
+        }
+    }
+
+    pub(super) fn on_commitment(
+        &mut self,
+        config: &Config,
+        member: PeerBytes,
+        commitment: Hash32,
+        out: &mut Vec<Action>,
+    ) {
+        if !self.in_roster(&member) {
+            return;
+        }
+        match self.commitments.get(&member) {
+            Some(known) if *known == commitment => return,
+            Some(_) => {
+                let detail = format!("round {}", self.roster.round);
+                out.push(Action::Penalise {
+                    peer: member.clone(),
+                    offence: Offence::Equivocation,
+                    detail,
+                });
+                out.push(self.complain(config, &member, Offence::Equivocation));
+                return;
+            }
+            None => {
+                self.commitments.insert(member, commitment);
+            }
+        }
+        self.replicate(config, out);
+        for replica in std::mem::take(&mut self.unmatched) {
+            self.on_replica(config, replica, out);
+        }
+    }
+
+    /// Sends one's commit to the next `redundancy` members whose own commitments have been seen.
+    fn replicate(&mut self, config: &Config, out: &mut Vec<Action>) {
+        let n = self.roster.members.len();
+        let Some(own) = &mut self.own else { return };
+        let after = (1..n).filter_map(|i| self.roster.members.get((self.rank + i) % n));
+        for holder in after.filter(|m| self.commitments.contains_key(&m.peer)) {
+            let asked = own.sent_to.len() - own.refused_by.len();
+            if asked >= config.spec.schedule.redundancy as usize {
+                return;
+            }
+            if own.sent_to.insert(holder.peer.clone()) {
+                out.push(Action::SendReplica {
+                    to: holder.peer.clone(),
+                    round: self.roster.round,
+                    roster: self.hash,
+                    cid: own.cid.clone(),
+                    salt: own.salt,
+                });
+            }
+        }
+    }
+
+    /// A holder that refuses our delta is replaced by the next: it may be the one at fault.
+    pub(super) fn on_complaint(
+        &mut self,
+        config: &Config,
+        accuser: &PeerBytes,
+        complaint: &Complaint,
+        out: &mut Vec<Action>,
+    ) {
+        if complaint.accused != config.me || complaint.context != self.hash {
+            return;
+        }
+        if let Some(own) = &mut self.own
+            && own.sent_to.contains(accuser)
+        {
+            own.refused_by.insert(accuser.clone());
+        }
+        self.replicate(config, out);
+    }
+
+    pub(super) fn on_replica(&mut self, config: &Config, event: Event, out: &mut Vec<Action>) {
+        let Event::Replica {
+            from,
+            salt,
+            cid,
+            outcome,
+            ..
+        } = &event
+        else {
+            return;
+        };
+        let Some(known) = self.commitments.get(from) else {
+            if self.in_roster(from) && self.unmatched.len() < MAX_UNMATCHED {
+                self.unmatched.push(event);
+            }
+            return;
+        };
+        let opens = *known == commitment(config.genesis, from, *salt, cid);
+        let checked = match outcome {
+            _ if !opens => Err(Reason::FalseReveal),
+            Ok(facts) if facts.member != *from || facts.round != self.roster.round => Err(Reason::Malformed),
+            Ok(facts) if facts.parent != self.roster.parent => Err(Reason::StaleParent),
+            Ok(facts) => Ok(facts.delta.clone()),
+            Err(reason) => Err(*reason),
+        };
+        match checked {
+            Ok(delta) => {
+                let (commitment, cid) = (*known, cid.clone());
+                self.held.insert(
+                    from.clone(),
+                    HeldReplica {
+                        salt: *salt,
+                        cid: cid.clone(),
+                        delta,
+                    },
+                );
+                out.push(Action::Publish(Body::Receipt(Receipt {
+                    job: config.job.clone(),
+                    round: self.roster.round,
+                    roster: self.hash,
+                    member: from.clone(),
+                    commitment,
+                    cid,
+                })));
+            }
+            Err(reason) => {
+                let offence = match reason {
+                    Reason::NotFinite => Offence::DeltaNotFinite,
+                    Reason::NoCommitment
+                    | Reason::NoReceipts
+                    | Reason::NoReveal
+                    | Reason::FalseReveal
+                    | Reason::Unavailable
+                    | Reason::Malformed
+                    | Reason::StaleParent
+                    | Reason::Equivocation => Offence::DeltaMalformed,
+                };
+                let detail = format!("round {}: {}", self.roster.round, reason.explain());
+                out.push(Action::Penalise {
+                    peer: from.clone(),
+                    offence,
+                    detail,
+                });
+                out.push(self.complain(config, from, offence));
+            }
+        }
+    }
+
+    pub(super) fn on_receipt(&mut self, holder: &PeerBytes, receipt: &Receipt) {
+        if self.in_roster(holder) && self.commitments.get(&receipt.member) == Some(&receipt.commitment) {
+            self.receipts
+                .entry(receipt.member.clone())
+                .or_default()
+                .insert(holder.clone());
+        }
+    }
+
+    pub(super) fn on_cutoff(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
+        if self.cutoff.is_none() {
+            self.cutoff = Some(now);
+            self.reveal_own(config, out);
+        }
+    }
+
+    fn reveal_own(&mut self, config: &Config, out: &mut Vec<Action>) {
+        if let Some(own) = &self.own {
+            self.revealed.insert(config.me.clone());
+            out.push(self.reveal(config, &config.me, own.salt, &own.cid));
+        }
+    }
+
+    fn reveal(&self, config: &Config, member: &PeerBytes, salt: Hash32, cid: &CidBytes) -> Action {
+        Action::Publish(Body::Reveal(Reveal {
+            job: config.job.clone(),
+            round: self.roster.round,
+            roster: self.hash,
+            member: member.clone(),
+            salt,
+            cid: cid.clone(),
+        }))
+    }
+
+    /// Replicas held for members that have not revealed.
+    fn silent(&self) -> impl Iterator<Item = (&PeerBytes, &HeldReplica)> {
+        self.held
+            .iter()
+            .filter(|(member, _)| !self.revealed.contains(*member))
+    }
+
+    pub(super) fn reveal_deadline(&self) -> Option<Deadline> {
+        let at = self.cutoff?.plus(REVEAL_FOR_MS);
+        self.silent().next().map(|_| (at, "a member's own reveal"))
+    }
+
+    pub(super) fn reveal_for_the_silent(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
+        if self.reveal_deadline().is_none_or(|(at, _)| now < at) {
+            return;
+        }
+        let reveals: Vec<(PeerBytes, Action)> = self
+            .silent()
+            .map(|(m, held)| (m.clone(), self.reveal(config, m, held.salt, &held.cid)))
+            .collect();
+        for (member, action) in reveals {
+            self.revealed.insert(member);
+            out.push(action);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! One round as a member sees it: what it knows of the others, and the step it is at.
+
+use super::view::ViewState;
+use super::{Action, Config, Doing, Event, Held};
+use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
+use crate::message::{Body, Close, Complaint, Offence, Roster, Verified};
+use crate::time::{Deadline, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a checked delta says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaFacts {
+    /// Whose.
+    pub member: PeerBytes,
+    /// For which round.
+    pub round: Round,
+    /// State it starts from.
+    pub parent: Hash32,
+    /// Completions it claims to have trained on.
+    pub samples: u64,
+    /// Its values, flat in name order.
+    pub delta: Vec<f32>,
+}
+
+/// Another member's commit, held for it.
+#[derive(Clone, Debug)]
+pub(super) struct HeldReplica {
+    pub(super) salt: Hash32,
+    pub(super) cid: CidBytes,
+    pub(super) delta: Vec<f32>,
+}
+
+/// One's own commit.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) cid: CidBytes,
+    pub(super) salt: Hash32,
+    pub(super) delta: Vec<f32>,
+    pub(super) sent_to: BTreeSet<PeerBytes>,
+    pub(super) refused_by: BTreeSet<PeerBytes>,
+}
+
+/// Where in the round the member is.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Fetching the state the roster starts from.
+    Syncing,
+    /// Training.
+    Training,
+    /// The delta is there; its commit is being encoded.
+    Building { delta: Vec<f32> },
+    /// Committed: replicas, receipts, reveals; waiting for the manifest.
+    Committed,
+    /// In the ring.
+    Reducing(Box<ViewState>),
+    /// The mean is there; the outer step is being taken.
+    Applying(Box<ViewState>),
+    /// Attested; waiting for the close.
+    Attested { view: Box<ViewState>, state: Hash32 },
+    /// Not in the sum; waiting for the next roster.
+    SittingOut,
+}
+
+/// A round under way.
+#[derive(Debug)]
+pub(super) struct InRound {
+    pub(super) roster: Roster,
+    pub(super) hash: Hash32,
+    pub(super) rank: usize,
+    pub(super) me: PeerBytes,
+    pub(super) step: Step,
+    pub(super) own: Option<Own>,
+    pub(super) commitments: BTreeMap<PeerBytes, Hash32>,
+    pub(super) receipts: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
+    pub(super) revealed: BTreeSet<PeerBytes>,
+    pub(super) held: BTreeMap<PeerBytes, HeldReplica>,
+    /// Replicas whose commitment has not been seen yet.
+    pub(super) unmatched: Vec<Event>,
+    pub(super) cutoff: Option<Time>,
+    /// Segments of a view whose manifest has not come yet.
+    pub(super) early: Vec<Event>,
+}
+
+impl InRound {
+    pub(super) fn new(roster: Roster, hash: Hash32, rank: usize, me: PeerBytes) -> Self {
+        Self {
+            roster,
+            hash,
+            rank,
+            me,
+            step: Step::Syncing,
+            own: None,
+            commitments: BTreeMap::new(),
+            receipts: BTreeMap::new(),
+            revealed: BTreeSet::new(),
+            held: BTreeMap::new(),
+            unmatched: Vec::new(),
+            cutoff: None,
+            early: Vec::new(),
+        }
+    }
+
+    pub(super) fn doing(&self) -> Doing {
+        match &self.step {
+            Step::Syncing => Doing::Syncing,
+            Step::Training => Doing::Training,
+            Step::Building { .. } | Step::Committed => Doing::Committing,
+            Step::Reducing(_) => Doing::Reducing,
+            Step::Applying(_) | Step::Attested { .. } => Doing::Closing,
+            Step::SittingOut => Doing::SittingOut,
+        }
+    }
+
+    /// The training of this round.
+    pub(super) fn train(&self) -> Action {
+        Action::Train {
+            round: self.roster.round,
+            roster: self.hash,
+            rank: u32::try_from(self.rank).unwrap_or(u32::MAX),
+            members: u32::try_from(self.roster.members.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// The state this round starts from.
+    pub(super) fn parent(&self) -> Held {
+        Held {
+            closed: self.roster.round.0,
+            state: self.roster.parent,
+            checkpoint: self.roster.checkpoint.clone(),
+        }
+    }
+
+    pub(super) fn in_roster(&self, peer: &PeerBytes) -> bool {
+        self.roster.members.iter().any(|m| m.peer == *peer)
+    }
+
+    /// The state this member attested, if it got that far.
+    pub(super) fn attested_state(&self) -> Option<Hash32> {
+        match &self.step {
+            Step::Attested { state, .. } => Some(*state),
+            Step::Syncing
+            | Step::Training
+            | Step::Building { .. }
+            | Step::Committed
+            | Step::Reducing(_)
+            | Step::Applying(_)
+            | Step::SittingOut => None,
+        }
+    }
+
+    pub(super) fn view(&self) -> Option<&ViewState> {
+        match &self.step {
+            Step::Reducing(v) | Step::Applying(v) | Step::Attested { view: v, .. } => Some(v),
+            Step::Syncing | Step::Training | Step::Building { .. } | Step::Committed | Step::SittingOut => {
+                None
+            }
+        }
+    }
+
+    /// Whether more than two thirds of the manifest's members signed. A member that has not seen the manifest (it sat out)
+    /// takes the orchestrator's word for the number, as this version trusts its sequencer.
+    pub(super) fn is_quorum(&self, close: &Close, attests: &[Verified]) -> bool {
+        let Some(view) = self.view().filter(|v| v.hash == close.manifest) else {
+            return true;
+        };
+        let members = &view.manifest.entries;
+        attests
+            .iter()
+            .all(|a| members.iter().any(|e| e.member == a.sender))
+            && 3 * attests.len() > 2 * members.len()
+    }
+
+    /// Residual to carry into the next delta after a close of `manifest`; `None` leaves the old one as it is.
+    pub(super) fn next_residual(&self, manifest: Hash32) -> Option<Vec<f32>> {
+        let view = self.view().filter(|v| v.hash == manifest)?;
+        view.residual_of(&self.me)
+    }
+
+    /// Events that mean something only within a round.
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        config: &Config,
+        residual: &[f32],
+        event: Event,
+        out: &mut Vec<Action>,
+    ) {
+        match event {
+            Event::Trained {
+                roster,
+                delta,
+                samples: _,
+            } if roster == self.hash => {
+                self.on_trained(residual, delta, out);
+            }
+            Event::TrainFailed { roster, why } if roster == self.hash => {
+                out.push(Action::Notice(format!(
+                    "round {}: training failed: {why}; sitting out",
+                    self.roster.round
+                )));
+                self.step = Step::SittingOut;
+            }
+            Event::CommitBuilt { roster, cid, salt } if roster == self.hash => {
+                self.on_commit_built(config, cid, salt, out);
+            }
+            Event::Replica { roster, .. } if roster == self.hash => self.on_replica(config, event, out),
+            Event::Segment { .. } => self.on_segment(now, config, event, out),
+            Event::LinkOffence { from, offence } => self.on_link_offence(config, &from, offence, out),
+            Event::PeerLost(peer) => self.on_peer_lost(config, &peer, out),
+            Event::Applied {
+                manifest,
+                state,
+                checkpoint,
+            } => {
+                self.on_applied(config, manifest, state, checkpoint, out);
+            }
+            Event::Trained { .. }
+            | Event::TrainFailed { .. }
+            | Event::CommitBuilt { .. }
+            | Event::Replica { .. }
+            | Event::Message(_)
+            | Event::Synced(_)
+            | Event::FetchFailed(_)
+            | Event::Tick => {}
+        }
+    }
+
+    pub(super) fn on_message(&mut self, now: Time, config: &Config, m: Verified, out: &mut Vec<Action>) {
+        match m.body {
+            Body::Commitment(b) => self.on_commitment(config, m.sender, b.commitment, out),
+            Body::Receipt(b) => self.on_receipt(&m.sender, &b),
+            Body::Cutoff(_) => self.on_cutoff(now, config, out),
+            Body::Reveal(b) => {
+                self.revealed.insert(b.member);
+            }
+            Body::Manifest(b) => {
+                let hash = crate::cbor::object_hash(&m.encoded);
+                self.on_manifest(now, config, b, hash, out);
+            }
+            Body::Job(_)
+            | Body::Roster(_)
+            | Body::Attest(_)
+            | Body::Close(_)
+            | Body::Report(_)
+            | Body::Ready(_)
+            | Body::Complaint(_)
+            | Body::Status(_) => {}
+        }
+    }
+
+    /// A link offence outside the ring is counted; within it, it is complained about too.
+    fn on_link_offence(
+        &mut self,
+        config: &Config,
+        from: &PeerBytes,
+        offence: Offence,
+        out: &mut Vec<Action>,
+    ) {
+        out.push(Action::Penalise {
+            peer: from.clone(),
+            offence,
+            detail: format!("round {}", self.roster.round),
+        });
+        if self.view().is_some_and(|v| v.is_predecessor(from)) {
+            out.push(self.complain(config, from, offence));
+        }
+    }
+
+    fn on_peer_lost(&mut self, config: &Config, peer: &PeerBytes, out: &mut Vec<Action>) {
+        let Step::Reducing(view) = &self.step else { return };
+        if view.is_neighbour(peer) {
+            out.push(self.complain(config, peer, Offence::Unreachable));
+        }
+    }
+
+    pub(super) fn complain(&self, config: &Config, accused: &PeerBytes, offence: Offence) -> Action {
+        let (view, context) = self
+            .view()
+            .map_or((crate::ids::View(0), self.hash), |v| (v.manifest.view, v.hash));
+        Action::Publish(Body::Complaint(Complaint {
+            job: config.job.clone(),
+            round: self.roster.round,
+            view,
+            context,
+            accused: accused.clone(),
+            offence: offence.number(),
+            missing: self.view().map_or(0, ViewState::missing),
+        }))
+    }
+
+    pub(super) fn on_tick(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
+        self.reveal_for_the_silent(now, config, out);
+        self.on_ring_tick(now, config, out);
+    }
+
+    pub(super) fn ring_deadline(&self) -> Option<Deadline> {
+        match &self.step {
+            Step::Reducing(v) => Some((v.overdue_at(), "the next ring segment")),
+            Step::Syncing
+            | Step::Training
+            | Step::Building { .. }
+            | Step::Committed
+            | Step::Applying(_)
+            | Step::Attested { .. }
+            | Step::SittingOut => None,
+        }
+    }
+}

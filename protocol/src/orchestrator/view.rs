@@ -1,0 +1,405 @@
+//! From the manifest to the close: attests, complaints, views (PROTOCOL section 6, "Failure").
+
+use super::commit::Commits;
+use super::{Action, Config, Orchestrator, Phase};
+use crate::cbor;
+use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
+use crate::member::Held;
+use crate::message::{Attest, Body, Close, Complaint, Entry, LeftOut, Manifest, Offence, Verified};
+use crate::time::{Deadline, Time};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// After the first complaint in a view, others are heard for this long before a new view is raised.
+const HEARING_MS: u64 = 1_500;
+/// After a quorum has attested, the rest is waited for this long.
+const STRAGGLING_ATTESTS_MS: u64 = 5_000;
+/// A round is void after this many views.
+const MAX_VIEWS: u32 = 8;
+
+/// One complaint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Heard {
+    accuser: PeerBytes,
+    accused: PeerBytes,
+    offence: Offence,
+    missing: u32,
+}
+
+/// A round whose manifest is out.
+#[derive(Debug)]
+pub(super) struct Reducing {
+    commits: Commits,
+    manifest: Manifest,
+    hash: Hash32,
+    since: Time,
+    attest_ms: u64,
+    attests: BTreeMap<PeerBytes, (Attest, Verified)>,
+    quorum_since: Option<Time>,
+    /// Complaints of this view.
+    complaints: Vec<Heard>,
+    first_complaint: Option<Time>,
+    /// Who has been accused, by whom, over all views of the round; of silence only where the silence starts.
+    accusers: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
+    /// No longer asked to serve a slot in this round.
+    replaced: BTreeSet<PeerBytes>,
+}
+
+impl Reducing {
+    pub(super) fn new(
+        now: Time,
+        config: &Config,
+        commits: Commits,
+        entries: Vec<Entry>,
+        left_out: Vec<LeftOut>,
+        out: &mut Vec<Action>,
+    ) -> Self {
+        let manifest = Manifest {
+            job: config.job.clone(),
+            round: commits.facts.roster.round,
+            view: View(0),
+            roster: commits.facts.hash,
+            parent: commits.facts.roster.parent,
+            entries,
+            left_out,
+        };
+        let mut reducing = Self {
+            hash: Hash32::ZERO,
+            commits,
+            manifest,
+            since: now,
+            attest_ms: config.spec.schedule.deadlines.attest_ms,
+            attests: BTreeMap::new(),
+            quorum_since: None,
+            complaints: Vec::new(),
+            first_complaint: None,
+            accusers: BTreeMap::new(),
+            replaced: BTreeSet::new(),
+        };
+        reducing.publish(now, out);
+        reducing
+    }
+
+    fn publish(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.hash = cbor::to_dag(&self.manifest)
+            .map(|b| cbor::object_hash(&b))
+            .unwrap_or_default();
+        self.since = now;
+        self.attests.clear();
+        self.complaints.clear();
+        self.first_complaint = None;
+        self.quorum_since = None;
+        out.push(Action::Publish(Body::Manifest(self.manifest.clone())));
+    }
+
+    pub(super) fn gone(&mut self, peer: &PeerBytes) {
+        self.commits.gone(peer);
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        if let Some(at) = self.quorum_since {
+            return (at.plus(STRAGGLING_ATTESTS_MS), "the remaining attests");
+        }
+        if let Some(at) = self.first_complaint {
+            return (at.plus(HEARING_MS), "other members' complaints");
+        }
+        (
+            self.since.plus(self.attest_ms << self.manifest.view.0.min(6)),
+            "a quorum of attests",
+        )
+    }
+
+    fn members(&self) -> usize {
+        self.manifest.entries.len()
+    }
+
+    fn serves(&self, peer: &PeerBytes) -> bool {
+        self.manifest.entries.iter().any(|e| e.server == *peer)
+    }
+
+    /// The value more than two thirds of the manifest's members attested, and their attests.
+    fn quorum(&self) -> Option<(Hash32, CidBytes, Vec<Verified>)> {
+        let mut by_value: BTreeMap<(Hash32, CidBytes), Vec<Verified>> = BTreeMap::new();
+        for (attest, verified) in self.attests.values() {
+            by_value
+                .entry((attest.state, attest.checkpoint.clone()))
+                .or_default()
+                .push(verified.clone());
+        }
+        let ((state, checkpoint), attests) = by_value.into_iter().max_by_key(|(_, a)| a.len())?;
+        (3 * attests.len() > 2 * self.members()).then_some((state, checkpoint, attests))
+    }
+
+    /// Everyone who is expected to has attested: members of the manifest that serve and are there.
+    fn everyone(&self) -> bool {
+        self.manifest
+            .entries
+            .iter()
+            .filter(|e| self.serves(&e.member) && !self.commits.gone.contains(&e.member))
+            .all(|e| self.attests.contains_key(&e.member))
+    }
+
+    /// Where the silence starts: a stall spreads around the ring, and the member that misses most is next to its source.
+    fn accuse_the_silent(&mut self) {
+        let silence = |c: &&Heard| c.offence.is_silence();
+        let Some(most) = self.complaints.iter().filter(silence).map(|c| c.missing).max() else {
+            return;
+        };
+        for c in self
+            .complaints
+            .iter()
+            .filter(silence)
+            .filter(|c| c.missing == most)
+        {
+            self.accusers
+                .entry(c.accused.clone())
+                .or_default()
+                .insert(c.accuser.clone());
+        }
+    }
+
+    /// Who is not asked again in this round: two different members accused it (one, in a ring of two), or it is gone.
+    fn decide_replacements(&mut self, lost: &dyn Fn(&PeerBytes) -> bool) -> BTreeSet<PeerBytes> {
+        self.accuse_the_silent();
+        let needed = if self.members() <= 2 { 1 } else { 2 };
+        let accused = self
+            .accusers
+            .iter()
+            .filter(|(_, by)| by.len() >= needed)
+            .map(|(p, _)| p);
+        let servers = self.manifest.entries.iter().map(|e| &e.server);
+        accused
+            .chain(servers.filter(|s| lost(s) || self.commits.gone.contains(*s)))
+            .cloned()
+            .collect()
+    }
+
+    /// A ring order in which no accused is followed by one of its accusers, if there is one: members are exchanged pairwise
+    /// until it is found.
+    fn reorder(&mut self) {
+        let n = self.manifest.entries.len();
+        let clash = |entries: &[Entry]| {
+            (0..n)
+                .filter(|i| {
+                    let (a, b) = (&entries[*i].server, &entries[(i + 1) % n].server);
+                    self.accusers.get(a).is_some_and(|by| by.contains(b))
+                })
+                .count()
+        };
+        let mut best = (clash(&self.manifest.entries), self.manifest.entries.clone());
+        for i in 0..n {
+            for j in i + 1..n {
+                let mut order = self.manifest.entries.clone();
+                order.swap(i, j);
+                let score = clash(&order);
+                if score < best.0 {
+                    best = (score, order);
+                }
+            }
+        }
+        self.manifest.entries = best.1;
+    }
+}
+
+impl Orchestrator {
+    pub(super) fn on_complaint(
+        &mut self,
+        now: Time,
+        accuser: &PeerBytes,
+        b: &Complaint,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(offence) = Offence::from_number(b.offence) else {
+            return;
+        };
+        let Phase::Reducing(r) = &mut self.phase else {
+            self.on_delta_refused(accuser, &b.accused, offence);
+            return;
+        };
+        let known = b.context == r.hash && r.serves(accuser) && r.serves(&b.accused) && *accuser != b.accused;
+        let complaint = Heard {
+            accuser: accuser.clone(),
+            accused: b.accused.clone(),
+            offence,
+            missing: b.missing,
+        };
+        let same = |c: &Heard| {
+            c.accuser == complaint.accuser && c.accused == complaint.accused && c.offence == offence
+        };
+        if !known || r.complaints.iter().any(same) {
+            return;
+        }
+        out.push(Action::Notice(format!(
+            "round {} view {}: {accuser} says that {} {}",
+            b.round,
+            b.view,
+            b.accused,
+            offence.explain()
+        )));
+        if !offence.is_silence() {
+            r.accusers
+                .entry(b.accused.clone())
+                .or_default()
+                .insert(accuser.clone());
+            let detail = format!("round {}, by word of {accuser}", b.round);
+            out.push(Action::Penalise {
+                peer: b.accused.clone(),
+                offence,
+                detail,
+            });
+        }
+        r.complaints.push(complaint);
+        r.first_complaint.get_or_insert(now);
+    }
+
+    pub(super) fn on_attest(&mut self, now: Time, attest: Attest, m: Verified, _out: &mut Vec<Action>) {
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        let known = attest.manifest == r.hash && r.manifest.entries.iter().any(|e| e.member == m.sender);
+        if !known {
+            return;
+        }
+        r.attests.entry(m.sender.clone()).or_insert((attest, m));
+        if r.quorum_since.is_none() && r.quorum().is_some() {
+            r.quorum_since = Some(now);
+        }
+    }
+
+    pub(super) fn close_or_raise_view(&mut self, now: Time, out: &mut Vec<Action>) {
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        let due = now >= r.deadline().0;
+        if let Some((state, checkpoint, attests)) = r.quorum() {
+            if r.everyone() || due {
+                self.close(now, state, checkpoint, attests, out);
+            }
+            return;
+        }
+        let heard_all = r.first_complaint.is_some() && self.lost.keys().any(|p| r.serves(p));
+        let dead = r
+            .manifest
+            .entries
+            .iter()
+            .any(|e| r.commits.gone.contains(&e.server));
+        if due || heard_all || dead {
+            self.raise_view(now, out);
+        }
+    }
+
+    fn raise_view(&mut self, now: Time, out: &mut Vec<Action>) {
+        let lost = self.lost.clone();
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        if r.manifest.view.0 + 1 >= MAX_VIEWS {
+            self.void_round(now, "no quorum in any view", out);
+            return;
+        }
+        let is_lost = |p: &PeerBytes| lost.contains_key(p);
+        let replaced = r.decide_replacements(&is_lost);
+        let fresh: Vec<PeerBytes> = replaced.difference(&r.replaced).cloned().collect();
+        r.replaced.extend(replaced);
+        let unavailable = |p: &PeerBytes| is_lost(p) || r.replaced.contains(p);
+        let mut entries = Vec::new();
+        for e in &r.manifest.entries {
+            if !unavailable(&e.server) && !r.commits.gone.contains(&e.server) {
+                entries.push(e.clone());
+                continue;
+            }
+            match r.commits.server(&e.member, &e.cid, &unavailable) {
+                Some(server) => {
+                    out.push(Action::Notice(format!(
+                        "round {}: {server} contributes for {}",
+                        r.manifest.round, e.member
+                    )));
+                    entries.push(Entry { server, ..e.clone() });
+                }
+                None => {
+                    let reason = crate::message::Reason::Unavailable;
+                    r.manifest.left_out.push(LeftOut {
+                        member: e.member.clone(),
+                        reason,
+                    });
+                }
+            }
+        }
+        if entries.is_empty() {
+            self.void_round(now, "nobody is left to contribute", out);
+            return;
+        }
+        r.manifest.entries = entries;
+        r.reorder();
+        r.manifest.view = r.manifest.view.next();
+        out.push(Action::Notice(format!(
+            "round {}: view {}",
+            r.manifest.round, r.manifest.view
+        )));
+        r.publish(now, out);
+        let misbehaved: Vec<PeerBytes> = fresh
+            .into_iter()
+            .filter(|p| r.accusers.contains_key(p) && !is_lost(p))
+            .collect();
+        for peer in misbehaved {
+            self.strike(&peer, out);
+        }
+    }
+
+    fn close(
+        &mut self,
+        now: Time,
+        state: Hash32,
+        checkpoint: CidBytes,
+        attests: Vec<Verified>,
+        out: &mut Vec<Action>,
+    ) {
+        let Phase::Reducing(r) = &self.phase else { return };
+        let round = r.manifest.round;
+        for (peer, (attest, _)) in &r.attests {
+            if attest.state != state {
+                let detail = format!(
+                    "round {round}: {} in place of {}",
+                    attest.state.short(),
+                    state.short()
+                );
+                out.push(Action::Penalise {
+                    peer: peer.clone(),
+                    offence: Offence::StateDiffers,
+                    detail,
+                });
+                out.push(Action::Publish(Body::Complaint(Complaint {
+                    job: self.config.job.clone(),
+                    round,
+                    view: r.manifest.view,
+                    context: r.hash,
+                    accused: peer.clone(),
+                    offence: Offence::StateDiffers.number(),
+                    missing: 0,
+                })));
+            }
+        }
+        let body = Close {
+            job: self.config.job.clone(),
+            round,
+            view: r.manifest.view,
+            manifest: r.hash,
+            state,
+            checkpoint: checkpoint.clone(),
+            attests: Vec::new(),
+        };
+        out.push(Action::Notice(format!(
+            "round {round} closes: state {}, {} of {} signed",
+            state.short(),
+            attests.len(),
+            r.members()
+        )));
+        out.push(Action::Close { body, attests });
+        self.held = Held {
+            closed: Round(round.0).next().0,
+            state,
+            checkpoint,
+        };
+        self.attempt = 0;
+        self.next_round(now, out);
+    }
+}

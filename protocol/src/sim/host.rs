@@ -1,0 +1,176 @@
+//! One simulated member: its machine, its stand-in trainer and its faults.
+
+use super::{cid, hash, peer};
+use crate::ids::{CidBytes, Hash32, PeerBytes};
+use crate::member::{Action, Config, DeltaFacts, Event, Held, Member};
+use crate::message::{Offence, Reason};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use std::collections::BTreeMap;
+
+/// Something that goes wrong with a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Dies in this round when it would start to train.
+    DieInTrain(u64),
+    /// Dies in this round when it has built its commit, before it says so.
+    DieBeforeCommit(u64),
+    /// Dies in this round when its commit has been replicated and the manifest is out.
+    DieInReduce(u64),
+    /// Comes back this many milliseconds after it died.
+    ReviveAfter(u64),
+    /// Takes part in everything in this round but sends nothing in the ring.
+    MuteInReduce(u64),
+    /// Sends its ring segments of this round under the next round's number.
+    WrongRound(u64),
+    /// Cuts its ring segments of this round short.
+    Truncate(u64),
+    /// Its seals of this round do not open.
+    BadSeal(u64),
+    /// Commits a NaN in this round.
+    NotFinite(u64),
+    /// Computes another state in this round.
+    OtherState(u64),
+}
+
+/// A member in the simulation.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) index: u32,
+    pub(super) machine: Member,
+    pub(super) alive: bool,
+    pub(super) faults: Vec<Fault>,
+    pub(super) ring_bytes: u64,
+    pub(super) offences: BTreeMap<&'static str, u64>,
+    config: Config,
+    elements: usize,
+}
+
+/// The deltas of a run, by directory: what replicas and fetches find.
+pub(super) type Deltas = BTreeMap<CidBytes, (PeerBytes, u64, Hash32, Vec<f32>)>;
+
+impl Host {
+    pub(super) fn new(index: u32, config: Config, elements: usize, faults: Vec<Fault>) -> Self {
+        Self {
+            index,
+            machine: Member::new(config.clone()),
+            alive: true,
+            faults,
+            ring_bytes: 0,
+            offences: BTreeMap::new(),
+            config,
+            elements,
+        }
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.alive = true;
+        self.machine = Member::new(self.config.clone());
+    }
+
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Whether this action is where the host dies.
+    pub(super) fn dies_at(&self, action: &Action) -> bool {
+        let round = self.machine.round().0;
+        match action {
+            Action::Train { .. } => self.has(Fault::DieInTrain(round)),
+            Action::BuildCommit { .. } => self.has(Fault::DieBeforeCommit(round)),
+            Action::SendSegment { .. } => self.has(Fault::DieInReduce(round)),
+            Action::Publish(_)
+            | Action::Fetch(_)
+            | Action::AbandonTraining
+            | Action::SendReplica { .. }
+            | Action::Apply { .. }
+            | Action::Promote(_)
+            | Action::Penalise { .. }
+            | Action::Notice(_)
+            | Action::Finished(_) => false,
+        }
+    }
+
+    /// Multiples of 2^-10 below 1: f32 sums of a thousand of them are exact, so any order gives the same bits.
+    pub(super) fn train(&self, round: u64) -> Vec<f32> {
+        let seed = hash(&[b"delta", &round.to_le_bytes(), self.config.me.as_bytes()]);
+        let mut rng = StdRng::from_seed(seed.0);
+        (0..self.elements)
+            .map(|_| rng.random_range(-1023i16..=1023).into())
+            .map(|v: f32| v / 1024.0)
+            .collect()
+    }
+
+    pub(super) fn build_commit(
+        &self,
+        round: u64,
+        parent: Hash32,
+        delta: &[f32],
+        deltas: &mut Deltas,
+    ) -> CidBytes {
+        let directory = cid(&[
+            b"commit",
+            &round.to_le_bytes(),
+            self.config.me.as_bytes(),
+            &parent.0,
+        ]);
+        let mut delta = delta.to_vec();
+        if self.has(Fault::NotFinite(round))
+            && let Some(v) = delta.first_mut()
+        {
+            *v = f32::NAN;
+        }
+        deltas.insert(directory.clone(), (self.config.me.clone(), round, parent, delta));
+        directory
+    }
+
+    pub(super) fn count(&mut self, offence: Offence) {
+        *self.offences.entry(offence.label()).or_default() += 1;
+    }
+}
+
+/// What a checker would find in a directory.
+pub(super) fn inspect(deltas: &Deltas, directory: &CidBytes, samples: u64) -> Result<DeltaFacts, Reason> {
+    let (member, round, parent, delta) = deltas.get(directory).ok_or(Reason::Unavailable)?;
+    if delta.iter().any(|v| !v.is_finite()) {
+        return Err(Reason::NotFinite);
+    }
+    Ok(DeltaFacts {
+        member: member.clone(),
+        round: crate::ids::Round(*round),
+        parent: *parent,
+        samples,
+        delta: delta.clone(),
+    })
+}
+
+/// The outer step of the simulation: the state is the hash of its parent and the mean.
+pub(super) fn apply(parent: Hash32, mean: &[f32]) -> Held {
+    let bytes: Vec<u8> = mean.iter().flat_map(|v| v.to_bits().to_le_bytes()).collect();
+    let state = hash(&[b"state", &parent.0, &bytes]);
+    Held {
+        closed: 0,
+        state,
+        checkpoint: cid(&[b"checkpoint", &state.0]),
+    }
+}
+
+/// Checkpoint 0.
+pub(super) fn zero() -> Held {
+    let state = hash(&[b"zero"]);
+    Held {
+        closed: 0,
+        state,
+        checkpoint: cid(&[b"checkpoint", &state.0]),
+    }
+}
+
+/// The first event of a member that has loaded everything.
+pub(super) fn loaded(held: &Held) -> Event {
+    Event::Synced(held.clone())
+}
+
+/// The record hash that stands for a member's keys.
+pub(super) fn record(index: u32) -> Hash32 {
+    hash(&[b"record", peer(index).as_bytes()])
+}

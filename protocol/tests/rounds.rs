@@ -1,0 +1,187 @@
+//! The round's machines over the simulated network: whole rounds, deaths in every phase, and peers that misbehave.
+#![cfg(feature = "sim")]
+
+use gym_protocol::sim::{Fault, LinkModel, Outcome, Scenario, run};
+use std::collections::BTreeMap;
+
+const JOB: &str = r#"
+name = "sim"
+model = "m"
+train = "t"
+heldout = "h"
+wire = "WIRE"
+rewards = [{ name = "numeric" }]
+[schedule]
+rounds = 4
+min_workers = 2
+max_workers = 64
+redundancy = 1
+aggregate_interval = 1
+[schedule.deadlines]
+recruit_ms = 2000
+train_ms = 60000
+commit_ms = 20000
+"#;
+
+fn scenario(members: u32, faults: &[(u32, &[Fault])]) -> Scenario {
+    Scenario {
+        seed: 1,
+        members,
+        elements: 1_000,
+        segment: 300,
+        job: JOB.replace("WIRE", "f32"),
+        links: LinkModel::default(),
+        faults: faults
+            .iter()
+            .map(|(i, f)| (*i, f.to_vec()))
+            .collect::<BTreeMap<_, _>>(),
+        limit_ms: 3_600_000,
+    }
+}
+
+/// What must hold whatever went wrong.
+fn check(s: &Scenario) -> Outcome {
+    let o = run(s).expect("the job parses");
+    assert_eq!(o.closed, 4, "all rounds close: {o:#?}");
+    assert!(o.sums_exact, "every close is the replay of its manifest: {o:#?}");
+    let rounds: Vec<u64> = o.closes.iter().map(|c| c.round).collect();
+    assert_eq!(rounds, [0, 1, 2, 3], "one close a round");
+    for c in &o.closes {
+        assert!(3 * c.signers > 2 * c.summed.len(), "{c:?}");
+    }
+    o
+}
+
+fn round(o: &Outcome, n: u64) -> &gym_protocol::sim::ClosedRound {
+    &o.closes[usize::try_from(n).unwrap()]
+}
+
+#[test]
+fn all_members_sign_one_state() {
+    for wire in ["f32", "q8"] {
+        for members in [2, 3, 4, 9] {
+            let s = Scenario {
+                job: JOB.replace("WIRE", wire),
+                ..scenario(members, &[])
+            };
+            let o = check(&s);
+            for c in &o.closes {
+                assert_eq!(
+                    (c.view, c.signers, c.summed.len()),
+                    (0, members as usize, members as usize),
+                    "{wire}"
+                );
+            }
+            assert!(o.offences.is_empty(), "{:?}", o.offences);
+        }
+    }
+}
+
+#[test]
+fn a_job_of_one_member_runs() {
+    let s = scenario(1, &[]);
+    let s = Scenario {
+        job: s.job.replace("min_workers = 2", "min_workers = 1"),
+        ..s
+    };
+    assert_eq!(check(&s).closes.len(), 4);
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let s = scenario(5, &[(2, &[Fault::DieInReduce(1), Fault::ReviveAfter(3_000)])]);
+    assert_eq!(run(&s), run(&s));
+    assert_ne!(
+        run(&s).unwrap().trace,
+        run(&Scenario { seed: 2, ..s.clone() }).unwrap().trace
+    );
+}
+
+#[test]
+fn a_member_that_dies_in_training_is_left_out_and_comes_back() {
+    let o = check(&scenario(
+        4,
+        &[(1, &[Fault::DieInTrain(1), Fault::ReviveAfter(1_500)])],
+    ));
+    assert_eq!(round(&o, 1).summed, [0, 2, 3]);
+    assert!(round(&o, 3).summed.contains(&1), "it rejoins: {o:#?}");
+}
+
+#[test]
+fn a_member_that_dies_before_it_commits_is_left_out() {
+    let o = check(&scenario(4, &[(1, &[Fault::DieBeforeCommit(1)])]));
+    assert_eq!(round(&o, 1).summed, [0, 2, 3]);
+}
+
+#[test]
+fn a_member_that_dies_in_the_ring_is_in_the_sum() {
+    for dead in 0..4 {
+        let o = check(&scenario(
+            4,
+            &[(dead, &[Fault::DieInReduce(1), Fault::ReviveAfter(1_500)])],
+        ));
+        assert_eq!(
+            round(&o, 1).summed.len(),
+            4,
+            "its replica's holder contributes for it"
+        );
+        assert_eq!(round(&o, 1).signers, 3);
+        assert!(round(&o, 3).summed.contains(&dead), "it rejoins");
+    }
+}
+
+#[test]
+fn two_deaths_at_once_with_two_replicas() {
+    let faults: &[(u32, &[Fault])] = &[(1, &[Fault::DieInReduce(1)]), (2, &[Fault::DieInReduce(1)])];
+    let s = scenario(7, faults);
+    let o = check(&Scenario {
+        job: s.job.replace("redundancy = 1", "redundancy = 2"),
+        ..s
+    });
+    assert_eq!(round(&o, 1).summed.len(), 7);
+}
+
+#[test]
+fn a_member_that_is_silent_in_the_ring_is_replaced_but_summed() {
+    let o = check(&scenario(4, &[(2, &[Fault::MuteInReduce(1)])]));
+    assert_eq!(round(&o, 1).summed.len(), 4);
+    assert!(round(&o, 1).view > 0);
+}
+
+#[test]
+fn misbehaviour_on_a_link_is_named_and_the_work_is_summed_all_the_same() {
+    for (fault, label) in [
+        (Fault::WrongRound(1), "wrong_round"),
+        (Fault::Truncate(1), "truncated"),
+        (Fault::BadSeal(1), "bad_seal"),
+    ] {
+        for liar in [0, 3] {
+            let o = check(&scenario(4, &[(liar, &[fault])]));
+            assert!(o.offences.contains_key(label), "{label}: {:?}", o.offences);
+            assert_eq!(
+                round(&o, 1).summed.len(),
+                4,
+                "{label}: a holder contributes its committed delta"
+            );
+            assert_eq!(round(&o, 1).signers, 3, "{label}");
+        }
+    }
+}
+
+#[test]
+fn a_delta_with_a_nan_is_refused_and_the_round_goes_on() {
+    let o = check(&scenario(4, &[(2, &[Fault::NotFinite(1)])]));
+    assert_eq!(round(&o, 1).summed, [0, 1, 3]);
+    assert!(o.offences.contains_key("delta_not_finite"));
+    assert!(round(&o, 2).summed.contains(&2));
+}
+
+#[test]
+fn a_state_that_differs_is_named_and_its_member_catches_up() {
+    let o = check(&scenario(4, &[(2, &[Fault::OtherState(1)])]));
+    assert_eq!(round(&o, 1).signers, 3);
+    assert!(o.offences.contains_key("state_differs"));
+    assert_eq!(round(&o, 3).signers, 4, "it loaded the quorum's state");
+    let last: Vec<_> = o.states.iter().flatten().collect();
+    assert!(last.iter().all(|s| *s == last[0]));
+}
