@@ -1,1 +1,13 @@
-//! GYM.
+//! The GYM node: the program `hanzod` as a library. `docs/ARCHITECTURE.md` draws how the parts meet.
+
+pub mod api;
+pub mod config;
+pub mod counter;
+pub mod files;
+pub mod home;
+pub mod identity;
+pub mod link;
+pub mod logging;
+pub mod metrics;
+pub mod net;
+pub mod role;

@@ -1,0 +1,47 @@
+//! Errors as the API tells them.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+/// Why a request was not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The request is wrong.
+    #[error("{0}")]
+    BadRequest(String),
+    /// No or a wrong token.
+    #[error("this needs the token in the node's api.json")]
+    Unauthorized,
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// It cannot be done in this state.
+    #[error("{0}")]
+    Conflict(String),
+    /// This node does not do that.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The node failed.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::BadRequest(_) => StatusCode::BAD_REQUEST,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Conflict(_) => StatusCode::CONFLICT,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status(), Json(serde_json::json!({ "error": self.to_string() }))).into_response()
+    }
+}

@@ -1,0 +1,189 @@
+//! `config.toml`: each part of the node brings its section, this file nests, loads and checks them. The command line
+//! overrides the environment (`HANZOD_*`), which overrides the file.
+
+use crate::files::{self, FileError};
+use crate::role::{Role, Roles};
+use crate::{api, logging, net};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Everything a node can be told.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// What the node does.
+    pub roles: Roles,
+    /// Connections.
+    pub network: net::Config,
+    /// The local HTTP API.
+    pub api: api::Config,
+    /// The content store.
+    pub content: ContentConfig,
+    /// Training and evaluation.
+    pub training: TrainingConfig,
+    /// The log.
+    pub log: logging::Config,
+}
+
+/// The `[content]` section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ContentConfig {
+    /// Bytes the store may use, in MiB; unpinned blocks go first.
+    pub limit_mib: u64,
+}
+
+impl Default for ContentConfig {
+    fn default() -> Self {
+        Self { limit_mib: 32 * 1024 }
+    }
+}
+
+/// The `[training]` section.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainingConfig {
+    /// Where tensors live.
+    pub device: DeviceChoice,
+}
+
+/// `auto`, `cpu` or `cuda:N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceChoice {
+    /// The first CUDA device when the program was built for CUDA and there is one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of this number.
+    Cuda(u32),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            other => other
+                .strip_prefix("cuda:")
+                .and_then(|n| n.parse().ok())
+                .map(Self::Cuda)
+                .ok_or_else(|| format!("{other:?} is no device: give auto, cpu, or cuda:N with N from 0")),
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceChoice {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<DeviceChoice> for String {
+    fn from(device: DeviceChoice) -> Self {
+        match device {
+            DeviceChoice::Auto => "auto".to_owned(),
+            DeviceChoice::Cpu => "cpu".to_owned(),
+            DeviceChoice::Cuda(n) => format!("cuda:{n}"),
+        }
+    }
+}
+
+/// Why the configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Not TOML, an unknown key or a wrong type.
+    #[error("{} does not parse: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Line, column and key.
+        source: Box<toml::de::Error>,
+    },
+    /// A value out of its range.
+    #[error("configuration: {0}")]
+    Network(#[from] net::ConfigError),
+    /// The API would be reachable from other machines.
+    #[error("configuration: {0}")]
+    Api(#[from] api::ConfigError),
+}
+
+impl Config {
+    /// Reads a configuration file; a missing one is the defaults.
+    ///
+    /// # Errors
+    /// The file, the line and the key that are wrong.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        match files::read_text(path, 1 << 20) {
+            Ok(text) => Self::parse(path, &text),
+            Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text)
+            .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what types cannot; called again after the command line was applied.
+    ///
+    /// # Errors
+    /// The key and what it must be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.network.check()?;
+        self.api.check()?;
+        Ok(())
+    }
+
+    /// Replaces the roles when `roles` names any.
+    pub fn override_roles(&mut self, roles: &[Role]) {
+        if !roles.is_empty() {
+            self.roles = roles.iter().copied().collect();
+        }
+    }
+}
+
+/// The commented file that `init` writes: every key with its default.
+pub const TEMPLATE: &str = include_str!("config.template.toml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_template_says_the_defaults() {
+        let uncommented: String = TEMPLATE
+            .lines()
+            .map(|line| line.strip_prefix("#: ").unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert_eq!(Config::parse(Path::new("t"), &uncommented).unwrap(), Config::default());
+        assert_eq!(Config::parse(Path::new("t"), TEMPLATE).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place() {
+        let error = Config::parse(Path::new("/h/config.toml"), "[network]\nlistn = []\n").unwrap_err().to_string();
+        assert!(error.contains("/h/config.toml") && error.contains("line 2") && error.contains("listn"), "{error}");
+    }
+
+    #[test]
+    fn devices_parse() {
+        assert_eq!("cuda:1".parse(), Ok(DeviceChoice::Cuda(1)));
+        assert!("cuda".parse::<DeviceChoice>().unwrap_err().contains("cuda:N"));
+        let error = Config::parse(Path::new("t"), "[training]\ndevice = \"gpu\"\n").unwrap_err().to_string();
+        assert!(error.contains("\"gpu\" is no device"), "{error}");
+    }
+}

@@ -1,0 +1,276 @@
+//! This node's keys and identity record on disk, and the verified identities of others (PROTOCOL section 2).
+
+use crate::files::{self, Access, FileError};
+use crate::home::Home;
+use gym_crypto::identity::{Identity, IdentityError, SECRET_BYTES};
+use gym_crypto::record::{Anchor, MAX_RECORD_BYTES, RecordError, SignedRecord, Validity, VerifiedRecord};
+use gym_crypto::signing::PublicKeys;
+use gym_protocol::ids::{Hash32, PeerBytes};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const YEAR: u64 = 365 * 24 * 3600;
+/// A record this close to its end is followed by the next when the node starts.
+const RENEW_BEFORE: u64 = 30 * 24 * 3600;
+
+/// Seconds since the Unix epoch, by this machine's clock.
+#[must_use]
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// Why this node's identity cannot be made or read.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The key file is damaged.
+    #[error("the key file {} cannot be used: {source}", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: IdentityError,
+    },
+    /// No key can be made.
+    #[error(transparent)]
+    Generate(IdentityError),
+    /// The stored record is damaged or not this key's.
+    #[error("the identity record {} cannot be used: {source}; restore it from a backup", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: RecordError,
+    },
+    /// libp2p does not take the key.
+    #[error("libp2p does not accept the Ed25519 key: {0}")]
+    Libp2p(#[from] libp2p::identity::DecodingError),
+}
+
+/// This node: its secret keys, its record, the network they are for.
+#[derive(Debug)]
+pub struct NodeIdentity {
+    keys: Identity,
+    genesis: Hash32,
+    record: VerifiedRecord,
+    record_bytes: Vec<u8>,
+}
+
+impl NodeIdentity {
+    /// Makes new keys and their first record for the network of `genesis`, in files that their owner alone can read.
+    ///
+    /// # Errors
+    /// When there are keys already, or a file cannot be written.
+    pub fn create(home: &Home, genesis: Hash32) -> Result<Self, KeyError> {
+        files::create_dir(&home.identity(), Access::Owner)?;
+        let keys = Identity::generate().map_err(KeyError::Generate)?;
+        files::write_new(&key_path(home), &keys.to_secret_bytes(), Access::Owner)?;
+        let signed = SignedRecord::first(&keys, &genesis.0, validity());
+        files::write_new(&record_path(home), &signed.encode(), Access::Owner)?;
+        Self::open(home, genesis)
+    }
+
+    /// Reads keys and record. A record near its end is followed by the next one, which is on disk before anyone sees
+    /// it: no number is ever used for two records.
+    ///
+    /// # Errors
+    /// When a file is missing or damaged.
+    pub fn open(home: &Home, genesis: Hash32) -> Result<Self, KeyError> {
+        let path = key_path(home);
+        let secret = zeroize::Zeroizing::new(files::read(&path, SECRET_BYTES as u64)?);
+        let keys = Identity::from_secret_bytes(&secret).map_err(|source| KeyError::Key { path, source })?;
+        let identity = Self::with_stored_record(home, keys, genesis)?;
+        if identity.record.record().expires < unix_now().saturating_add(RENEW_BEFORE) {
+            return identity.renew(home);
+        }
+        Ok(identity)
+    }
+
+    fn with_stored_record(home: &Home, keys: Identity, genesis: Hash32) -> Result<Self, KeyError> {
+        let path = record_path(home);
+        let record_bytes = files::read(&path, MAX_RECORD_BYTES as u64)?;
+        let fail = |source| KeyError::Record { path: path.clone(), source };
+        let signed = SignedRecord::decode(&record_bytes).map_err(fail)?;
+        // Read as of its beginning: an expired record of one's own is still the one to continue from.
+        let record = signed.verify(&genesis.0, signed.body.issued, Anchor::Itself).map_err(fail)?;
+        if record.keys() != keys.public() {
+            return Err(fail(RecordError::OtherPeer));
+        }
+        Ok(Self { keys, genesis, record, record_bytes })
+    }
+
+    fn renew(self, home: &Home) -> Result<Self, KeyError> {
+        let path = record_path(home);
+        let fail = |source| KeyError::Record { path: path.clone(), source };
+        let signed = SignedRecord::next(&self.keys, &self.keys, &self.record, &self.genesis.0, validity())
+            .map_err(fail)?;
+        let record_bytes = signed.encode();
+        let record =
+            signed.verify(&self.genesis.0, unix_now(), Anchor::Previous(&self.record)).map_err(fail)?;
+        files::write_atomic(&path, &record_bytes, Access::Owner)?;
+        Ok(Self { record, record_bytes, ..self })
+    }
+
+    /// The secret keys.
+    #[must_use]
+    pub fn keys(&self) -> &Identity {
+        &self.keys
+    }
+
+    /// Hash of the genesis file.
+    #[must_use]
+    pub fn genesis(&self) -> Hash32 {
+        self.genesis
+    }
+
+    /// This node's peer id.
+    #[must_use]
+    pub fn peer(&self) -> PeerBytes {
+        PeerBytes::new(self.keys.peer_bytes().to_vec()).unwrap_or_default()
+    }
+
+    /// The identity record.
+    #[must_use]
+    pub fn record(&self) -> &VerifiedRecord {
+        &self.record
+    }
+
+    /// Hash of the record.
+    #[must_use]
+    pub fn record_hash(&self) -> Hash32 {
+        Hash32(*self.record.hash())
+    }
+
+    /// The signed record, as others get it.
+    #[must_use]
+    pub fn record_bytes(&self) -> &[u8] {
+        &self.record_bytes
+    }
+
+    /// The key pair for libp2p.
+    ///
+    /// # Errors
+    /// Never for keys made here; libp2p's error is passed on.
+    pub fn keypair(&self) -> Result<libp2p::identity::Keypair, KeyError> {
+        let mut seed = self.keys.ed25519_seed();
+        Ok(libp2p::identity::Keypair::ed25519_from_bytes(seed.as_mut_slice())?)
+    }
+}
+
+fn key_path(home: &Home) -> PathBuf {
+    home.identity().join("secret.key")
+}
+
+fn record_path(home: &Home) -> PathBuf {
+    home.identity().join("record.cbor")
+}
+
+fn validity() -> Validity {
+    let now = unix_now();
+    Validity { issued: now, expires: now + YEAR }
+}
+
+/// Somebody else's identity: a record that agrees with itself and with the connection it came over. How far its ML-DSA
+/// key is trusted is for whoever pins it (genesis, roster).
+#[derive(Clone, Debug)]
+pub struct PeerIdentity {
+    record: VerifiedRecord,
+    bytes: Vec<u8>,
+}
+
+impl PeerIdentity {
+    /// Checks a signed record that `peer` sent.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(bytes: &[u8], peer: &PeerBytes, genesis: &Hash32, now: u64) -> Result<Self, RecordError> {
+        let record = SignedRecord::decode(bytes)?.verify(&genesis.0, now, Anchor::Itself)?;
+        if record.peer().as_slice() != peer.as_bytes() {
+            return Err(RecordError::OtherPeer);
+        }
+        Ok(Self { record, bytes: bytes.to_vec() })
+    }
+
+    /// The record.
+    #[must_use]
+    pub fn record(&self) -> &VerifiedRecord {
+        &self.record
+    }
+
+    /// Hash of the record.
+    #[must_use]
+    pub fn record_hash(&self) -> Hash32 {
+        Hash32(*self.record.hash())
+    }
+
+    /// Both public keys.
+    #[must_use]
+    pub fn keys(&self) -> &PublicKeys {
+        self.record.keys()
+    }
+
+    /// The signed record.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const GENESIS: Hash32 = Hash32([3; 32]);
+
+    fn home() -> (tempfile::TempDir, Home) {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::locate(Some(dir.path())).unwrap();
+        home.create().unwrap();
+        (dir, home)
+    }
+
+    #[test]
+    fn keys_survive_and_are_the_owners_alone() {
+        let (_dir, home) = home();
+        let made = NodeIdentity::create(&home, GENESIS).unwrap();
+        let read = NodeIdentity::open(&home, GENESIS).unwrap();
+        assert_eq!((made.peer(), made.record_hash()), (read.peer(), read.record_hash()));
+        for path in [key_path(&home), record_path(&home)] {
+            assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(read.keypair().unwrap().public().to_peer_id().to_bytes(), read.peer().as_bytes());
+    }
+
+    #[test]
+    fn existing_keys_are_never_replaced() {
+        let (_dir, home) = home();
+        let first = NodeIdentity::create(&home, GENESIS).unwrap().peer();
+        assert!(NodeIdentity::create(&home, GENESIS).is_err());
+        assert_eq!(NodeIdentity::open(&home, GENESIS).unwrap().peer(), first);
+    }
+
+    #[test]
+    fn a_record_is_bound_to_network_and_peer() {
+        let (_dir, home) = home();
+        let node = NodeIdentity::create(&home, GENESIS).unwrap();
+        PeerIdentity::open(node.record_bytes(), &node.peer(), &GENESIS, unix_now()).unwrap();
+        assert!(PeerIdentity::open(node.record_bytes(), &node.peer(), &Hash32::ZERO, unix_now()).is_err());
+        let other = PeerBytes::new(vec![1; 38]).unwrap();
+        assert!(PeerIdentity::open(node.record_bytes(), &other, &GENESIS, unix_now()).is_err());
+    }
+
+    #[test]
+    fn an_old_record_is_followed_by_the_next() {
+        let (_dir, home) = home();
+        let keys = NodeIdentity::create(&home, GENESIS).unwrap().keys;
+        let now = unix_now();
+        let old = SignedRecord::first(&keys, &GENESIS.0, Validity { issued: now - YEAR, expires: now - 1 });
+        files::write_atomic(&record_path(&home), &old.encode(), Access::Owner).unwrap();
+        let renewed = NodeIdentity::open(&home, GENESIS).unwrap();
+        assert_eq!(renewed.record().record().number, 1);
+        assert_eq!(NodeIdentity::open(&home, GENESIS).unwrap().record_hash(), renewed.record_hash());
+    }
+}

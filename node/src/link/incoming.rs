@@ -1,0 +1,271 @@
+//! The receiving side: accepts streams, answers handshakes, opens frames, holds each to its link.
+
+use super::frame::{self, MAX_FRAME};
+use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
+use crate::net::codec::{read_frame, write_frame};
+use crate::net::{NetEvent, peer_bytes};
+use futures::{AsyncRead, AsyncReadExt, AsyncWriteExt, StreamExt};
+use gym_crypto::link::{HandshakeError, INIT_BYTES, OpenError, Opener, PendingReceiver, respond};
+use gym_protocol::ids::PeerBytes;
+use gym_protocol::message::LinkHeader;
+use libp2p::{PeerId, Stream};
+use libp2p_stream::{AlreadyRegistered, IncomingStreams};
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Links accepted at once, and from one peer: its current one, and those it has given up but that we still hold.
+const MAX_LINKS: usize = 1024;
+const MAX_LINKS_OF_PEER: usize = 4;
+/// How long telling the reason for closing a link may take.
+const WORDS_DEADLINE: Duration = Duration::from_secs(2);
+/// How long after a cut-off frame the peer must still be connected for it to be an offence.
+const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
+
+/// Accepts links.
+pub struct Acceptor {
+    context: LinkContext,
+    streams: IncomingStreams,
+    links: JoinSet<PeerId>,
+    of_peer: HashMap<PeerId, usize>,
+}
+
+impl std::fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acceptor").field("links", &self.links.len()).finish_non_exhaustive()
+    }
+}
+
+/// How a link ended.
+enum End {
+    /// Closed, lost or idle.
+    Quiet,
+    Offence(LinkOffence),
+}
+
+impl Acceptor {
+    /// Registers the protocol.
+    ///
+    /// # Errors
+    /// When another acceptor has it.
+    pub fn new(mut context: LinkContext) -> Result<Self, AlreadyRegistered> {
+        let streams = context.streams.accept(LINK)?;
+        Ok(Self { context, streams, links: JoinSet::new(), of_peer: HashMap::new() })
+    }
+
+    /// Runs until the node stops.
+    pub async fn run(mut self) {
+        let stop = self.context.stop.clone();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Some((peer, stream)) = self.streams.next() => self.accept(peer, stream),
+                Some(ended) = self.links.join_next() => {
+                    if let Ok(peer) = ended {
+                        self.ended(&peer);
+                    }
+                }
+            }
+        }
+        self.links.shutdown().await;
+    }
+
+    fn accept(&mut self, peer: PeerId, stream: Stream) {
+        let count = self.of_peer.entry(peer).or_default();
+        if *count >= MAX_LINKS_OF_PEER || self.links.len() >= MAX_LINKS {
+            self.context.metrics.add("gym_net_dropped_total", &[("kind", "link")], 1);
+            return;
+        }
+        *count += 1;
+        let incoming = Incoming { context: self.context.clone(), from: peer_bytes(&peer), peer };
+        self.links.spawn(async move {
+            incoming.run(stream).await;
+            peer
+        });
+    }
+
+    fn ended(&mut self, peer: &PeerId) {
+        if let Some(count) = self.of_peer.get_mut(peer) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.of_peer.remove(peer);
+            }
+        }
+    }
+}
+
+struct Incoming {
+    context: LinkContext,
+    from: PeerBytes,
+    peer: PeerId,
+}
+
+impl Incoming {
+    async fn run(self, mut stream: Stream) {
+        match self.receive(&mut stream).await {
+            End::Quiet => tracing::debug!(peer = %self.peer, "a sealed link from it ended"),
+            End::Offence(what) => self.offended(what, &mut stream).await,
+        }
+        let _ = timeout(WORDS_DEADLINE, stream.close()).await;
+    }
+
+    /// Says it on both sides, counts it, tells the node.
+    async fn offended(&self, what: LinkOffence, stream: &mut Stream) {
+        tracing::warn!(peer = %self.peer, "closed a peer's sealed link: {what}");
+        self.context.metrics.offence(what.name());
+        let words = format!("closed by {}: {}", self.context.identity.peer(), what.to_sender());
+        let cut = words.floor_char_boundary(MAX_WORDS);
+        let _ = timeout(WORDS_DEADLINE, write_frame(stream, &[&words.as_bytes()[..cut]])).await;
+        let event = NetEvent::LinkOffence { from: self.from.clone(), what };
+        let _ = timeout(OPEN_DEADLINE, self.context.events.send(event)).await;
+    }
+
+    async fn receive(&self, stream: &mut Stream) -> End {
+        let pending = match timeout(OPEN_DEADLINE, self.handshake(stream)).await {
+            Ok(Ok(pending)) => pending,
+            Ok(Err(end)) => return end,
+            Err(_) => return End::Quiet,
+        };
+        let result = self.frames(pending, stream).await;
+        match result {
+            Ok(()) => End::Quiet,
+            Err(end) => end,
+        }
+    }
+
+    async fn handshake(&self, stream: &mut Stream) -> Result<PendingReceiver, End> {
+        let first = read_frame(stream, INIT_BYTES).await.map_err(|e| quiet_or_oversized(&e))?;
+        let peer = self.context.net.record(&self.from).await.map_err(|_| End::Quiet)?;
+        let answer = self.context.with_party(|own| respond(own, peer.record(), &first, self.context.config));
+        let (pending, second) = answer.map_err(|e| self.refused(&e))?;
+        write_frame(stream, &[&second]).await.map_err(|_| End::Quiet)?;
+        self.context.metrics.add("gym_link_handshake_bytes_total", &[], (8 + first.len() + second.len()) as u64);
+        Ok(pending)
+    }
+
+    fn refused(&self, error: &HandshakeError) -> End {
+        tracing::warn!(peer = %self.peer, %error, "refused a sealed link");
+        match error {
+            // The peer may hold an older record of ours or have a newer one: a new connection settles that.
+            HandshakeError::Record { .. } | HandshakeError::OwnRecord | HandshakeError::Randomness(_) => End::Quiet,
+            HandshakeError::Length { .. }
+            | HandshakeError::Genesis { .. }
+            | HandshakeError::SamePeer
+            | HandshakeError::Key(_)
+            | HandshakeError::Signature { .. }
+            | HandshakeError::Confirmation => End::Offence(LinkOffence::Handshake),
+        }
+    }
+
+    async fn frames(&self, pending: PendingReceiver, stream: &mut Stream) -> Result<(), End> {
+        let mut state = Receiving::Pending(pending);
+        loop {
+            let Some(bytes) = self.next_frame(stream).await? else { return Ok(()) };
+            let length = bytes.len();
+            let frame = frame::parse(bytes).map_err(End::Offence)?;
+            self.check(&frame.header).map_err(End::Offence)?;
+            let mut payload = frame.sealed;
+            let sealed = payload.len();
+            let opened = state.open(self.context.now_ms(), &frame.associated, &mut payload);
+            state = Receiving::Open(opened.map_err(|e| self.unopened(e))?);
+            self.context.count("received", frame.header.kind, sealed, 4 + length - sealed);
+            let event =
+                NetEvent::Sealed { from: self.from.clone(), header: Box::new(frame.header), payload };
+            // The stream pushes back on the sender while the node is busy.
+            match timeout(IDLE, self.context.events.send(event)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// The next frame; `None` when the link was closed or lost between frames, or is idle.
+    async fn next_frame(&self, stream: &mut Stream) -> Result<Option<Vec<u8>>, End> {
+        match timeout(IDLE, read_whole(stream)).await {
+            Ok(Ok(frame)) => Ok(frame),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(End::Offence(LinkOffence::Oversized))
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.cut_off().await),
+            Ok(Err(_)) | Err(_) => Ok(None),
+        }
+    }
+
+    /// A frame ended early. When the connection went with it, it is the network's fault or a crash.
+    async fn cut_off(&self) -> End {
+        tokio::time::sleep(CUT_OFF_GRACE).await;
+        match self.context.net.peer(&self.from).await {
+            Ok(Some(_)) => End::Offence(LinkOffence::Truncated),
+            Ok(None) | Err(_) => End::Quiet,
+        }
+    }
+
+    fn check(&self, header: &LinkHeader) -> Result<(), LinkOffence> {
+        if header.sender != self.from {
+            return Err(LinkOffence::WrongSender);
+        }
+        if header.receiver != self.context.identity.peer() {
+            return Err(LinkOffence::WrongReceiver);
+        }
+        Ok(())
+    }
+
+    fn unopened(&self, error: OpenError) -> End {
+        tracing::debug!(peer = %self.peer, %error, "a sealed frame does not open");
+        End::Offence(match error {
+            OpenError::TooShort { .. } => LinkOffence::Truncated,
+            OpenError::TooLong { .. } => LinkOffence::Oversized,
+            OpenError::NotConfirmed { .. } | OpenError::Confirmation => LinkOffence::Handshake,
+            OpenError::BadTag { .. }
+            | OpenError::Replay { .. }
+            | OpenError::Behind { .. }
+            | OpenError::Epoch { .. }
+            | OpenError::EpochFull { .. } => LinkOffence::BadTag,
+        })
+    }
+}
+
+enum Receiving {
+    Pending(PendingReceiver),
+    Open(Opener),
+}
+
+impl Receiving {
+    fn open(self, now_ms: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Result<Opener, OpenError> {
+        match self {
+            Self::Pending(pending) => pending.open_first(associated, buffer),
+            Self::Open(mut opener) => opener.open(now_ms, associated, buffer).map(|()| opener),
+        }
+    }
+}
+
+/// Reads a frame; `None` when the stream ends before its first byte.
+async fn read_whole<T: AsyncRead + Unpin>(stream: &mut T) -> io::Result<Option<Vec<u8>>> {
+    let mut first = [0];
+    if stream.read(&mut first).await? == 0 {
+        return Ok(None);
+    }
+    read_frame(&mut futures::io::Cursor::new(first).chain(stream), MAX_FRAME).await.map(Some)
+}
+
+fn quiet_or_oversized(error: &io::Error) -> End {
+    if error.kind() == io::ErrorKind::InvalidData { End::Offence(LinkOffence::Oversized) } else { End::Quiet }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::executor::block_on;
+    use futures::io::Cursor;
+
+    #[test]
+    fn an_end_between_frames_is_no_offence() {
+        let mut stream = Cursor::new(b"\x02\0\0\0ab".to_vec());
+        assert_eq!(block_on(read_whole(&mut stream)).unwrap(), Some(b"ab".to_vec()));
+        assert_eq!(block_on(read_whole(&mut stream)).unwrap(), None);
+        let cut = block_on(read_whole(&mut Cursor::new(b"\x02\0\0\0a".to_vec()))).unwrap_err();
+        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

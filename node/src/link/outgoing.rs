@@ -1,0 +1,179 @@
+//! The writer task of one peer: opens the link when there is something to send, again when it broke.
+
+use super::frame::{self};
+use super::{IDLE, LINK, LinkContext, MAX_WORDS, OPEN_DEADLINE};
+use crate::net::codec::{read_frame, write_frame};
+use crate::net::{NetError, NetEvent, peer_id};
+use futures::future::BoxFuture;
+use futures::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
+use gym_crypto::link::{FIRST_OVERHEAD_BYTES, HandshakeError, Initiator, RESPONSE_BYTES, SealError, Sealer};
+use gym_protocol::cbor::{self, CborError};
+use gym_protocol::ids::PeerBytes;
+use gym_protocol::message::LinkHeader;
+use libp2p::Stream;
+use std::io;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The first pause after a link could not be opened; it doubles up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// A frame to be sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) header: LinkHeader,
+    pub(super) payload: Vec<u8>,
+    pub(super) expires: Instant,
+}
+
+/// Writes to one peer.
+pub(super) struct Writer {
+    context: LinkContext,
+    to: PeerBytes,
+    queue: mpsc::Receiver<Outgoing>,
+    link: Option<Link>,
+}
+
+/// An open link.
+struct Link {
+    sealer: Sealer,
+    stream: WriteHalf<Stream>,
+    /// Ends when the receiver closes the link: with its words, or silently.
+    closed: BoxFuture<'static, io::Result<Vec<u8>>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error("no peer id")]
+    NoPeer,
+    #[error(transparent)]
+    Stream(#[from] libp2p_stream::OpenStreamError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    #[error(transparent)]
+    Header(#[from] CborError),
+    #[error("{0} took too long")]
+    Late(&'static str),
+    #[error("the node is shutting down")]
+    Stopped,
+}
+
+impl Writer {
+    pub(super) fn new(context: LinkContext, to: PeerBytes, queue: mpsc::Receiver<Outgoing>) -> Self {
+        Self { context, to, queue, link: None }
+    }
+
+    /// Runs until nothing was to be sent for a while, or the node stops.
+    pub(super) async fn run(mut self) {
+        let stop = self.context.stop.clone();
+        while let Some(outgoing) = self.next().await {
+            let delivered = tokio::select! {
+                delivered = self.deliver(&outgoing) => delivered,
+                () = stop.cancelled() => Err(SendError::Stopped),
+            };
+            if let Err(error) = delivered {
+                self.failed(outgoing.header, &error).await;
+            }
+        }
+        if let Some(mut link) = self.link.take() {
+            let _ = timeout(FIRST_PAUSE, link.stream.close()).await;
+        }
+    }
+
+    /// The next frame; meanwhile, hears the receiver close the link.
+    async fn next(&mut self) -> Option<Outgoing> {
+        let until = Instant::now() + IDLE;
+        loop {
+            let closed = async {
+                match &mut self.link {
+                    Some(link) => (&mut link.closed).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                words = closed => self.on_closed(words),
+                outgoing = timeout_at(until, self.queue.recv()) => return outgoing.ok().flatten(),
+                () = self.context.stop.cancelled() => return None,
+            }
+        }
+    }
+
+    fn on_closed(&mut self, words: io::Result<Vec<u8>>) {
+        self.link = None;
+        if let Ok(words) = words {
+            let words: String = String::from_utf8_lossy(&words).chars().filter(|c| !c.is_control()).collect();
+            tracing::warn!(peer = %self.to, "the receiver closed the sealed link to it: {words}");
+            self.context.metrics.add("gym_link_refused_total", &[], 1);
+        }
+    }
+
+    /// Sends one frame before its deadline, opening the link as often as it takes.
+    async fn deliver(&mut self, outgoing: &Outgoing) -> Result<(), SendError> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match timeout_at(outgoing.expires, self.attempt(outgoing)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => error,
+                Err(_) => SendError::Late("sending a frame"),
+            };
+            // Half a frame may be on the stream: it is of no use any more.
+            self.link = None;
+            tracing::debug!(peer = %self.to, %error, "a sealed link broke or could not be opened");
+            if Instant::now() + pause >= outgoing.expires {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    async fn attempt(&mut self, outgoing: &Outgoing) -> Result<(), SendError> {
+        let link = match &mut self.link {
+            Some(link) => link,
+            None => {
+                let opened = timeout(OPEN_DEADLINE, open(&mut self.context, &self.to)).await;
+                self.link.insert(opened.map_err(|_| SendError::Late("opening the link"))??)
+            }
+        };
+        let associated = cbor::to_wire(&outgoing.header)?;
+        let mut sealed = Vec::with_capacity(outgoing.payload.len() + FIRST_OVERHEAD_BYTES);
+        sealed.extend_from_slice(&outgoing.payload);
+        link.sealer.seal(self.context.now_ms(), &associated, &mut sealed)?;
+        let head = frame::head(&associated);
+        write_frame(&mut link.stream, &[&head, &sealed]).await?;
+        self.context.count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
+        Ok(())
+    }
+
+    async fn failed(&mut self, header: LinkHeader, error: &SendError) {
+        self.context.metrics.add("gym_link_failed_total", &[], 1);
+        let reason = error.to_string();
+        tracing::warn!(peer = %self.to, "could not deliver a sealed frame: {reason}");
+        let event = NetEvent::LinkFailed { to: self.to.clone(), header: Box::new(header), reason };
+        let _ = timeout(MAX_PAUSE, self.context.events.send(event)).await;
+    }
+}
+
+async fn open(context: &mut LinkContext, to: &PeerBytes) -> Result<Link, SendError> {
+    let peer = context.net.record(to).await?;
+    let id = peer_id(to).ok_or(SendError::NoPeer)?;
+    let stream = context.streams.open_stream(id, LINK).await?;
+    let (mut reader, mut writer) = stream.split();
+    let (initiator, first) = context.with_party(|own| Initiator::new(own, peer.record()))?;
+    write_frame(&mut writer, &[&first]).await?;
+    let second = read_frame(&mut reader, RESPONSE_BYTES).await?;
+    let sealer = initiator.finish(&second, context.now_ms(), context.config)?;
+    context.metrics.add("gym_link_handshake_bytes_total", &[], (8 + first.len() + second.len()) as u64);
+    tracing::debug!(peer = %to, "opened a sealed link");
+    let closed = Box::pin(async move { read_frame(&mut reader, MAX_WORDS).await });
+    Ok(Link { sealer, stream: writer, closed })
+}

@@ -1,0 +1,98 @@
+//! The log: plain one-line messages to a file in the home directory, and the important ones to the terminal. Secrets
+//! are never logged: the types that hold them have no `Debug` that shows them.
+
+use crate::files::FileError;
+use crate::home::Home;
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// The `[log]` section.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// A level, or directives such as `info,hanzod=debug`.
+    pub level: String,
+    /// How a line looks.
+    pub format: Format,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), format: Format::Plain }
+    }
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Time, level, message, fields.
+    #[default]
+    Plain,
+    /// One JSON object.
+    Json,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The file cannot be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The level is none.
+    #[error("log.level {level:?} is not understood ({source}): give error, warn, info, debug or trace")]
+    Level {
+        /// What was given.
+        level: String,
+        /// What is wrong with it.
+        source: ParseError,
+    },
+    /// Another log was set up in this process.
+    #[error("the log is already set up in this process: {0}")]
+    Twice(#[from] TryInitError),
+}
+
+/// Sends this process's log to the home's file and, from `warn` up (`info` on a terminal), to standard error.
+///
+/// # Errors
+/// When the file cannot be opened or the level is none.
+pub fn start(config: &Config, home: &Home) -> Result<(), LogError> {
+    let file = Arc::new(open(home)?);
+    let filter = EnvFilter::try_new(&config.level)
+        .map_err(|source| LogError::Level { level: config.level.clone(), source })?;
+    let level = if std::io::stderr().is_terminal() { LevelFilter::INFO } else { LevelFilter::WARN };
+    let terminal =
+        fmt::layer().with_writer(std::io::stderr).with_target(false).without_time().with_filter(level).with_filter(ours());
+    tracing_subscriber::registry().with(to_file(config.format, file).with_filter(filter)).with(terminal).try_init()?;
+    Ok(())
+}
+
+/// The terminal shows what this program says; what its libraries say goes to the file.
+fn ours() -> tracing_subscriber::filter::Targets {
+    tracing_subscriber::filter::Targets::new().with_target("hanzod", LevelFilter::INFO)
+}
+
+fn to_file<S>(format: Format, file: Arc<File>) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+{
+    match format {
+        Format::Plain => fmt::layer().with_ansi(false).with_writer(file).boxed(),
+        Format::Json => fmt::layer().json().with_writer(file).boxed(),
+    }
+}
+
+fn open(home: &Home) -> Result<File, FileError> {
+    let path = home.log();
+    if let Some(parent) = path.parent() {
+        crate::files::create_dir(parent, crate::files::Access::Everyone)?;
+    }
+    OpenOptions::new().create(true).append(true).open(&path).map_err(|e| FileError::new("open", &path, e))
+}

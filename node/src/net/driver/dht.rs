@@ -1,0 +1,96 @@
+//! Look-ups in the DHT: providers of content, addresses of peers.
+
+use super::super::NetError;
+use super::super::command::Done;
+use super::Driver;
+use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, QueryId, QueryResult};
+use libp2p::{Multiaddr, PeerId};
+use std::collections::{BTreeSet, HashMap};
+
+/// Look-ups under way.
+#[derive(Default)]
+pub(super) struct Dht {
+    providers: HashMap<QueryId, ProviderQuery>,
+    peers: HashMap<QueryId, PeerId>,
+}
+
+struct ProviderQuery {
+    found: BTreeSet<PeerId>,
+    limit: usize,
+    done: Done<Vec<PeerId>>,
+}
+
+impl Dht {
+    pub(super) fn forget_abandoned(&mut self) {
+        self.providers.retain(|_, query| !query.done.is_closed());
+    }
+}
+
+impl Driver {
+    pub(super) fn provide(&mut self, key: &[u8]) -> Result<(), NetError> {
+        let key = kad::RecordKey::new(&key);
+        match self.swarm.behaviour_mut().kad.start_providing(key) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(NetError::Provide(error.to_string())),
+        }
+    }
+
+    pub(super) fn find_providers(&mut self, key: &[u8], limit: usize, done: Done<Vec<PeerId>>) {
+        let query = self.swarm.behaviour_mut().kad.get_providers(kad::RecordKey::new(&key));
+        self.dht.providers.insert(query, ProviderQuery { found: BTreeSet::new(), limit, done });
+    }
+
+    pub(super) fn find_peer(&mut self, peer: PeerId) {
+        if self.dht.peers.values().any(|wanted| *wanted == peer) {
+            return;
+        }
+        let query = self.swarm.behaviour_mut().kad.get_closest_peers(peer);
+        self.dht.peers.insert(query, peer);
+    }
+
+    pub(super) fn on_kad(&mut self, event: kad::Event) {
+        // Everything else is the DHT's own business.
+        let kad::Event::OutboundQueryProgressed { id, result, step, .. } = event else { return };
+        #[allow(clippy::wildcard_enum_match_arm)]
+        match result {
+            QueryResult::GetProviders(result) => self.on_providers(id, result.ok(), step.last),
+            QueryResult::GetClosestPeers(Ok(found)) => self.on_closest(id, found.peers, step.last),
+            QueryResult::GetClosestPeers(Err(GetClosestPeersError::Timeout { peers, .. })) => {
+                self.on_closest(id, peers, step.last);
+            }
+            QueryResult::StartProviding(Err(error)) => {
+                tracing::debug!(%error, "content could not be announced; it is tried again in a while");
+            }
+            _ => {}
+        }
+    }
+
+    fn on_providers(&mut self, id: QueryId, found: Option<GetProvidersOk>, last: bool) {
+        let Some(query) = self.dht.providers.get_mut(&id) else { return };
+        if let Some(GetProvidersOk::FoundProviders { providers, .. }) = found {
+            query.found.extend(providers);
+        }
+        if !last && query.found.len() < query.limit {
+            return;
+        }
+        if let Some(query) = self.dht.providers.remove(&id) {
+            if let Some(mut under_way) = self.swarm.behaviour_mut().kad.query_mut(&id) {
+                under_way.finish();
+            }
+            let _ = query.done.send(Ok(query.found.into_iter().take(query.limit).collect()));
+        }
+    }
+
+    fn on_closest(&mut self, id: QueryId, found: Vec<kad::PeerInfo>, last: bool) {
+        let Some(wanted) = self.dht.peers.get(&id).copied() else { return };
+        let addresses: Vec<Multiaddr> =
+            found.into_iter().filter(|info| info.peer_id == wanted).flat_map(|info| info.addrs).collect();
+        if !addresses.is_empty() {
+            self.dht.peers.remove(&id);
+            self.reach(wanted, addresses);
+        } else if last {
+            self.dht.peers.remove(&id);
+            self.unreachable(&wanted, "nobody in the DHT knows its address");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Who is connected, and what is known of them.
+
+use super::hello::Hello;
+use crate::identity::PeerIdentity;
+use crate::role::Roles;
+use gym_protocol::ids::PeerBytes;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a peer stands with this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "standing")]
+pub enum Standing {
+    /// Connected; `hello` was not exchanged yet.
+    New,
+    /// Speaks no GYM: content only.
+    Content,
+    /// Of this network.
+    Member,
+    /// Refused, and why.
+    Refused {
+        /// What was wrong.
+        reason: String,
+    },
+}
+
+/// One connected peer.
+#[derive(Clone, Debug)]
+pub struct PeerInfo {
+    /// Its id.
+    pub peer: PeerBytes,
+    /// Where it stands.
+    pub standing: Standing,
+    /// Its verified identity, for a member.
+    pub identity: Option<Arc<PeerIdentity>>,
+    /// Its roles, for a member.
+    pub roles: Roles,
+    /// Its program and version, as it says.
+    pub agent: String,
+    /// Remote ends of its connections.
+    pub addresses: Vec<Multiaddr>,
+    /// The last ping's round trip.
+    pub rtt: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    info: PeerInfo,
+    connections: BTreeMap<ConnectionId, Multiaddr>,
+}
+
+/// The connected peers.
+#[derive(Debug, Default)]
+pub(crate) struct PeerTable {
+    peers: BTreeMap<PeerId, Peer>,
+}
+
+impl PeerTable {
+    pub(crate) fn connected(&mut self, peer: PeerId, connection: ConnectionId, address: Multiaddr) {
+        let entry = self.peers.entry(peer).or_insert_with(|| Peer::new(&peer));
+        entry.connections.insert(connection, address);
+        entry.refresh();
+    }
+
+    /// Forgets a connection; the peer's last words when it was the last one.
+    pub(crate) fn disconnected(&mut self, peer: &PeerId, connection: ConnectionId) -> Option<PeerInfo> {
+        let entry = self.peers.get_mut(peer)?;
+        entry.connections.remove(&connection);
+        if !entry.connections.is_empty() {
+            entry.refresh();
+            return None;
+        }
+        self.peers.remove(peer).map(|gone| gone.info)
+    }
+
+    pub(crate) fn get(&self, peer: &PeerId) -> Option<&PeerInfo> {
+        self.peers.get(peer).map(|entry| &entry.info)
+    }
+
+    pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
+        self.get(peer).is_some_and(|info| info.standing == Standing::Member)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PeerInfo> {
+        self.peers.values().map(|entry| &entry.info)
+    }
+
+    pub(crate) fn members(&self) -> usize {
+        self.all().filter(|info| info.standing == Standing::Member).count()
+    }
+
+    pub(crate) fn set_rtt(&mut self, peer: &PeerId, rtt: Duration) {
+        self.change(peer, |info| info.rtt = Some(rtt));
+    }
+
+    pub(crate) fn set_agent(&mut self, peer: &PeerId, agent: &str) {
+        // Foreign text: bounded, and fit for one line of a log.
+        let agent = agent.chars().filter(|c| !c.is_control()).take(96).collect();
+        self.change(peer, |info| info.agent = agent);
+    }
+
+    pub(crate) fn set_standing(&mut self, peer: &PeerId, standing: Standing) {
+        self.change(peer, |info| info.standing = standing);
+    }
+
+    /// Makes a peer a member; its entry when it was none before.
+    pub(crate) fn admit(&mut self, peer: &PeerId, hello: &Hello, identity: PeerIdentity) -> Option<PeerInfo> {
+        let info = &mut self.peers.get_mut(peer)?.info;
+        let new = info.standing != Standing::Member;
+        info.standing = Standing::Member;
+        info.roles = Roles::from_bits(hello.roles);
+        info.identity = Some(Arc::new(identity));
+        new.then(|| info.clone())
+    }
+
+    fn change(&mut self, peer: &PeerId, change: impl FnOnce(&mut PeerInfo)) {
+        if let Some(entry) = self.peers.get_mut(peer) {
+            change(&mut entry.info);
+        }
+    }
+}
+
+impl Peer {
+    fn new(peer: &PeerId) -> Self {
+        let info = PeerInfo {
+            peer: super::peer_bytes(peer),
+            standing: Standing::New,
+            identity: None,
+            roles: Roles::default(),
+            agent: String::new(),
+            addresses: Vec::new(),
+            rtt: None,
+        };
+        Self { info, connections: BTreeMap::new() }
+    }
+
+    fn refresh(&mut self) {
+        self.info.addresses = self.connections.values().cloned().collect();
+    }
+}
+
+impl PeerInfo {
+    /// The form shown by the API.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        let (standing, reason) = match &self.standing {
+            Standing::New => ("new", None),
+            Standing::Content => ("content", None),
+            Standing::Member => ("member", None),
+            Standing::Refused { reason } => ("refused", Some(reason.clone())),
+        };
+        serde_json::json!({
+            "peer": self.peer.to_string(),
+            "standing": standing,
+            "reason": reason,
+            "record": self.identity.as_ref().map(|identity| identity.record_hash().to_hex()),
+            "roles": self.roles,
+            "agent": self.agent,
+            "addresses": self.addresses,
+            "rtt_ms": self.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+        })
+    }
+}
