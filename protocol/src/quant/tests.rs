@@ -24,7 +24,7 @@ fn chunks_tile_the_vector() {
 #[test]
 fn segments_tile_a_chunk() {
     assert_eq!(segments(0).count(), 0);
-    assert_eq!(segments(SEGMENT).collect::<Vec<_>>(), [0..SEGMENT]);
+    assert!(segments(SEGMENT).eq(std::iter::once(0..SEGMENT)));
     assert_eq!(
         segments(SEGMENT + 1).collect::<Vec<_>>(),
         [0..SEGMENT, SEGMENT..SEGMENT + 1]
