@@ -251,6 +251,11 @@ impl Decoder {
         hidden.matmul(self.head.clone().transpose())
     }
 
+    /// ∂/∂hidden [N, H] of a loss whose ∂/∂logits [N, V] is given: the head's backward pass.
+    pub(crate) fn logits_backward(&self, by_logits: Tensor<2>) -> Tensor<2> {
+        by_logits.matmul(self.head.clone())
+    }
+
     fn geometry(&self, starts: &[usize], width: usize, seen: usize) -> Geometry {
         let padded = starts.iter().any(|s| *s > 0);
         let distinct: &[usize] = if padded { starts } else { &[0] };

@@ -1,0 +1,293 @@
+//! The decoder and its adapters against Hugging Face transformers and PEFT.
+
+mod common;
+
+use burn::tensor::{Device, Tensor, TensorData, activation};
+use common::{Reference, fixture, max_diff};
+use gym_training::adapter::Adapter;
+use gym_training::lora::Lora;
+use gym_training::model::{Decoder, KvCache, LoadError, ModelConfig, TokenBatch, Weight};
+use std::path::Path;
+
+const MODELS: [&str; 2] = ["qwen3", "qwen3_untied"];
+const LOGITS: f32 = 5e-5;
+const GRADIENTS: f32 = 2e-4;
+
+fn load(model: &str) -> (Decoder, Reference) {
+    let decoder = Decoder::load(&fixture(&format!("models/{model}")), &Device::flex()).unwrap();
+    (
+        decoder,
+        Reference::open(&format!("models/{model}/expected.safetensors")),
+    )
+}
+
+fn adapter(model: &str, decoder: &Decoder) -> Lora {
+    let adapter = Adapter::load(&fixture(&format!("models/{model}/adapter"))).unwrap();
+    Lora::from_tensors(decoder, &adapter.lora, &adapter.tensors).unwrap()
+}
+
+fn logits(decoder: &Decoder, batch: &TokenBatch, lora: Option<&Lora>) -> Vec<f32> {
+    let logits = decoder.logits(decoder.hidden(batch, lora));
+    logits.to_data().iter::<f32>().collect()
+}
+
+/// Largest difference at unpadded places.
+fn unpadded_diff(batch: &TokenBatch, vocab: usize, got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len());
+    let places = batch.spans().iter().enumerate().flat_map(|(row, span)| {
+        let width = batch.width();
+        span.clone().map(move |place| (row * width + place) * vocab)
+    });
+    places
+        .map(|at| {
+            max_diff(
+                got[at..at + vocab].iter().copied(),
+                want[at..at + vocab].iter().copied(),
+            )
+        })
+        .fold(0.0, f32::max)
+}
+
+#[test]
+fn logits_equal_transformers_under_both_paddings() {
+    for model in MODELS {
+        let (decoder, expected) = load(model);
+        let vocab = decoder.config().vocab_size;
+        let rows = expected.rows("input_ids_left", "attention_mask_left");
+        for (side, batch) in [
+            ("left", TokenBatch::left_padded(&rows, 0)),
+            ("right", TokenBatch::right_padded(&rows, 0)),
+        ] {
+            let got = logits(&decoder, &batch, None);
+            let diff = unpadded_diff(&batch, vocab, &got, &expected.f32(&format!("logits_{side}")));
+            println!("{model} {side}: {diff:e}");
+            assert!(diff < LOGITS, "{model} {side}: {diff:e}");
+        }
+        let alone = TokenBatch::right_padded(&rows[1..], 0);
+        let got = logits(&decoder, &alone, None);
+        let diff = unpadded_diff(&alone, vocab, &got, &expected.f32("logits_row1_unpadded"));
+        assert!(diff < LOGITS, "{model} unpadded: {diff:e}");
+    }
+}
+
+#[test]
+fn both_config_styles_are_one_model() {
+    for model in MODELS {
+        let dir = tempfile::tempdir().unwrap();
+        let source = fixture(&format!("models/{model}"));
+        std::fs::copy(
+            source.join("config.hub_style.json"),
+            dir.path().join("config.json"),
+        )
+        .unwrap();
+        assert_eq!(
+            ModelConfig::load(dir.path()).unwrap(),
+            ModelConfig::load(&source).unwrap()
+        );
+    }
+}
+
+#[test]
+fn adapter_logits_and_gradients_equal_peft() {
+    for model in MODELS {
+        let (decoder, expected) = load(model);
+        let lora = adapter(model, &decoder).tracked();
+        let rows = expected.rows("input_ids_left", "attention_mask_left");
+        let batch = TokenBatch::left_padded(&rows, 0);
+        let hidden = decoder.hidden(&batch, Some(&lora));
+        let logits = decoder.logits(hidden);
+        let vocab = decoder.config().vocab_size;
+        let got: Vec<f32> = logits.to_data().iter::<f32>().collect();
+        let diff = unpadded_diff(&batch, vocab, &got, &expected.f32("adapter_logits_left"));
+        println!("{model} adapter logits: {diff:e}");
+        assert!(diff < LOGITS, "{model}: {diff:e}");
+
+        let loss = nll(&batch, &rows, logits);
+        let value: f32 = loss.clone().into_scalar();
+        assert!(
+            (value - expected.f32("adapter_nll")[0]).abs() < 1e-5,
+            "{model} nll {value}"
+        );
+        let gradients = lora.take_gradients(&mut loss.backward());
+        assert_eq!(gradients.0.len(), decoder.config().num_hidden_layers * 14);
+        for (name, gradient) in &gradients.0 {
+            let name = name.strip_prefix("base_model.model.").unwrap();
+            let want = expected.f32(&format!("grad.{name}"));
+            let scale = want.iter().map(|v| v.abs()).fold(0.0, f32::max);
+            let diff = max_diff(gradient.data.iter().copied(), want.iter().copied()) / scale;
+            assert!(diff < GRADIENTS, "{model} {name}: {diff:e}");
+        }
+    }
+}
+
+/// Mean over places whose target and predecessor are both unpadded.
+fn nll(batch: &TokenBatch, rows: &[Vec<u32>], logits: Tensor<2>) -> Tensor<1> {
+    let (mut places, mut targets) = (Vec::new(), Vec::new());
+    for (row, (span, tokens)) in batch.spans().iter().zip(rows).enumerate() {
+        for (offset, token) in tokens.iter().enumerate().skip(1) {
+            places.push((row * batch.width() + span.start + offset - 1) as i64);
+            targets.push(i64::from(*token));
+        }
+    }
+    let count = places.len();
+    let device = Device::flex();
+    let logits = logits.select(0, Tensor::from_data(TensorData::new(places, [count]), &device));
+    let targets = Tensor::from_data(TensorData::new(targets, [count, 1]), &device);
+    activation::log_softmax(logits, 1).gather(1, targets).mean().neg()
+}
+
+#[test]
+fn the_cache_changes_nothing_and_greedy_continues_as_transformers_does() {
+    for model in MODELS {
+        let (decoder, expected) = load(model);
+        let vocab = decoder.config().vocab_size;
+        let rows = expected.rows("input_ids_left", "attention_mask_left");
+        let steps = expected.shape("greedy_ids")[1];
+        let mut cache = KvCache::new(decoder.config().num_hidden_layers, batch_width(&rows) + steps);
+        let mut whole = rows.clone();
+        let mut batch = TokenBatch::left_padded(&rows, 0);
+        for _ in 0..steps {
+            let cached = decoder.logits(decoder.hidden_cached(&batch, None, &mut cache));
+            let cached: Vec<f32> = cached.to_data().iter::<f32>().collect();
+            let plain_batch = TokenBatch::left_padded(&whole, 0);
+            let plain = logits(&decoder, &plain_batch, None);
+            let mut next = Vec::new();
+            for row in 0..rows.len() {
+                let last = |all: &[f32], width: usize| {
+                    let end = (row + 1) * width * vocab;
+                    all[end - vocab..end].to_vec()
+                };
+                let (a, b) = (last(&cached, batch.width()), last(&plain, plain_batch.width()));
+                assert!(max_diff(a.iter().copied(), b) < LOGITS);
+                let best = (0..vocab).max_by(|i, j| a[*i].total_cmp(&a[*j])).unwrap();
+                whole[row].push(best as u32);
+                next.push([best as u32]);
+            }
+            batch = TokenBatch::right_padded(&next, 0);
+        }
+        let greedy = expected.i32("greedy_ids");
+        for (row, tokens) in whole.iter().enumerate() {
+            let got = &tokens[tokens.len() - steps..];
+            let want: Vec<u32> = greedy[row * steps..][..steps].iter().map(|t| *t as u32).collect();
+            assert_eq!(got, want, "{model} row {row}");
+        }
+    }
+}
+
+fn batch_width(rows: &[Vec<u32>]) -> usize {
+    rows.iter().map(Vec::len).max().unwrap()
+}
+
+#[test]
+fn a_saved_model_and_adapter_load_again() {
+    for model in MODELS {
+        let (decoder, expected) = load(model);
+        let dir = tempfile::tempdir().unwrap();
+        decoder.save(dir.path()).unwrap();
+        let again = Decoder::load(dir.path(), &Device::flex()).unwrap();
+        assert_eq!(again.weights().to_host(), decoder.weights().to_host());
+        assert_eq!(again.config(), decoder.config());
+
+        let mut saved = Adapter::load(&fixture(&format!("models/{model}/adapter"))).unwrap();
+        saved.save(&dir.path().join("adapter")).unwrap();
+        let loaded = Adapter::load(&dir.path().join("adapter")).unwrap();
+        assert_eq!(loaded, saved);
+        assert_eq!(adapter(model, &decoder).to_tensors(), saved.tensors);
+
+        let name = saved.tensors.0.keys().next().unwrap().clone();
+        saved.tensors.0.remove(&name);
+        let error = Lora::from_tensors(&decoder, &saved.lora, &saved.tensors).unwrap_err();
+        assert!(error.to_string().contains(&name), "{error}");
+        drop(expected);
+    }
+}
+
+#[test]
+fn every_weight_of_a_tracked_model_has_a_gradient() {
+    let (decoder, expected) = load("qwen3_untied");
+    let tracked = decoder.tracked().unwrap();
+    let rows = expected.rows("input_ids_left", "attention_mask_left");
+    let batch = TokenBatch::right_padded(&rows, 0);
+    let loss = nll(&batch, &rows, tracked.logits(tracked.hidden(&batch, None)));
+    let value: f32 = loss.clone().into_scalar();
+    assert!((value - expected.f32("base_nll")[0]).abs() < 1e-5);
+    let gradients = tracked.take_gradients(&mut loss.backward());
+    for (name, gradient) in &gradients.0 {
+        assert!(gradient.data.iter().any(|v| *v != 0.0), "{name}");
+    }
+    // One gradient by finite differences, in a direction that touches every weight.
+    let step = 1e-3f32;
+    let norm: f32 = gradients.flatten().iter().map(|v| v * v).sum::<f32>().sqrt();
+    let shifted = |sign: f32| {
+        let mut set = decoder.weights().to_host();
+        for (name, tensor) in &mut set.0 {
+            for (value, g) in tensor.data.iter_mut().zip(&gradients.0[name].data) {
+                *value += sign * step * g / norm;
+            }
+        }
+        let moved = decoder.with_host(&set).unwrap();
+        let loss = nll(&batch, &rows, moved.logits(moved.hidden(&batch, None)));
+        loss.into_scalar::<f32>()
+    };
+    let slope = (shifted(1.0) - shifted(-1.0)) / (2.0 * step);
+    assert!((slope / norm - 1.0).abs() < 1e-2, "slope {slope}, norm {norm}");
+}
+
+#[test]
+fn a_missing_or_unused_tensor_is_named() {
+    let (decoder, _) = load("qwen3_untied");
+    let device = Device::flex();
+    let mut weights = decoder.weights().clone();
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let taken = weights.0.remove(name).unwrap();
+    let error = Decoder::from_weights(decoder.config().clone(), weights.clone(), &device).unwrap_err();
+    assert!(
+        matches!(&error, LoadError::Missing { name: n } if n == name),
+        "{error}"
+    );
+    weights.0.insert(name.into(), taken);
+    let extra = Weight::Vector(Tensor::zeros([3], &device));
+    weights
+        .0
+        .insert("model.layers.0.mlp.router.weight".into(), extra.clone());
+    let error = Decoder::from_weights(decoder.config().clone(), weights.clone(), &device).unwrap_err();
+    assert!(
+        error.to_string().contains("model.layers.0.mlp.router.weight"),
+        "{error}"
+    );
+    weights.0.remove("model.layers.0.mlp.router.weight");
+    weights.0.insert("mtp.layers.0.weight".into(), extra);
+    assert!(Decoder::from_weights(decoder.config().clone(), weights, &device).is_ok());
+}
+
+#[test]
+fn a_sharded_model_is_the_same_model() {
+    let (decoder, _) = load("qwen3");
+    let dir = tempfile::tempdir().unwrap();
+    let source = fixture("models/qwen3");
+    std::fs::copy(source.join("config.json"), dir.path().join("config.json")).unwrap();
+    split(&source.join("model.safetensors"), dir.path());
+    let sharded = Decoder::load(dir.path(), &Device::flex()).unwrap();
+    assert_eq!(sharded.weights().to_host(), decoder.weights().to_host());
+    std::fs::remove_file(dir.path().join("b.safetensors")).unwrap();
+    let error = Decoder::load(dir.path(), &Device::flex()).unwrap_err();
+    assert!(error.to_string().contains("b.safetensors"), "{error}");
+}
+
+fn split(file: &Path, dir: &Path) {
+    let bytes = std::fs::read(file).unwrap();
+    let all = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut map = serde_json::Map::new();
+    for shard in ["a.safetensors", "b.safetensors"] {
+        let views: Vec<_> = all
+            .iter()
+            .filter(|(name, _)| name.contains("mlp") == shard.starts_with('a'))
+            .collect();
+        for (name, _) in &views {
+            map.insert((*name).to_owned(), shard.into());
+        }
+        std::fs::write(dir.join(shard), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+    let index = serde_json::json!({ "metadata": {}, "weight_map": map });
+    std::fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
