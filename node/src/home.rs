@@ -79,6 +79,12 @@ impl Home {
         self.root.join("identity")
     }
 
+    /// This node's signed identity record. It is written last when a node is set up.
+    #[must_use]
+    pub fn record(&self) -> PathBuf {
+        self.identity().join("record.cbor")
+    }
+
     /// Counters that must never repeat.
     #[must_use]
     pub fn counter(&self, name: &str) -> PathBuf {
@@ -116,7 +122,7 @@ impl Home {
     /// Whether a node was set up here.
     #[must_use]
     pub fn is_initialised(&self) -> bool {
-        self.genesis().exists() && self.identity().exists()
+        self.genesis().exists() && self.record().exists()
     }
 
     /// Fails with what to do when no node was set up here.

@@ -60,15 +60,20 @@ pub struct NodeIdentity {
 
 impl NodeIdentity {
     /// Makes new keys and their first record for the network of `genesis`, in files that their owner alone can read.
+    /// Files that are there already, from an attempt that was cut short, are kept.
     ///
     /// # Errors
-    /// When there are keys already, or a file cannot be written.
+    /// When a file cannot be written, or one that is there is damaged.
     pub fn create(home: &Home, genesis: Hash32) -> Result<Self, KeyError> {
         files::create_dir(&home.identity(), Access::Owner)?;
-        let keys = Identity::generate().map_err(KeyError::Generate)?;
-        files::write_new(&key_path(home), &keys.to_secret_bytes(), Access::Owner)?;
-        let signed = SignedRecord::first(&keys, &genesis.0, validity());
-        files::write_new(&record_path(home), &signed.encode(), Access::Owner)?;
+        if !key_path(home).exists() {
+            let keys = Identity::generate().map_err(KeyError::Generate)?;
+            files::write_new(&key_path(home), &keys.to_secret_bytes(), Access::Owner)?;
+        }
+        if !home.record().exists() {
+            let signed = SignedRecord::first(&read_keys(home)?, &genesis.0, validity());
+            files::write_new(&home.record(), &signed.encode(), Access::Owner)?;
+        }
         Self::open(home, genesis)
     }
 
@@ -78,10 +83,7 @@ impl NodeIdentity {
     /// # Errors
     /// When a file is missing or damaged.
     pub fn open(home: &Home, genesis: Hash32) -> Result<Self, KeyError> {
-        let path = key_path(home);
-        let secret = zeroize::Zeroizing::new(files::read(&path, SECRET_BYTES as u64)?);
-        let keys = Identity::from_secret_bytes(&secret).map_err(|source| KeyError::Key { path, source })?;
-        let identity = Self::with_stored_record(home, keys, genesis)?;
+        let identity = Self::with_stored_record(home, read_keys(home)?, genesis)?;
         if identity.record.record().expires < unix_now().saturating_add(RENEW_BEFORE) {
             return identity.renew(home);
         }
@@ -89,7 +91,7 @@ impl NodeIdentity {
     }
 
     fn with_stored_record(home: &Home, keys: Identity, genesis: Hash32) -> Result<Self, KeyError> {
-        let path = record_path(home);
+        let path = home.record();
         let record_bytes = files::read(&path, MAX_RECORD_BYTES as u64)?;
         let fail = |source| KeyError::Record { path: path.clone(), source };
         let signed = SignedRecord::decode(&record_bytes).map_err(fail)?;
@@ -102,7 +104,7 @@ impl NodeIdentity {
     }
 
     fn renew(self, home: &Home) -> Result<Self, KeyError> {
-        let path = record_path(home);
+        let path = home.record();
         let fail = |source| KeyError::Record { path: path.clone(), source };
         let signed = SignedRecord::next(&self.keys, &self.keys, &self.record, &self.genesis.0, validity())
             .map_err(fail)?;
@@ -163,8 +165,10 @@ fn key_path(home: &Home) -> PathBuf {
     home.identity().join("secret.key")
 }
 
-fn record_path(home: &Home) -> PathBuf {
-    home.identity().join("record.cbor")
+fn read_keys(home: &Home) -> Result<Identity, KeyError> {
+    let path = key_path(home);
+    let secret = zeroize::Zeroizing::new(files::read(&path, SECRET_BYTES as u64)?);
+    Identity::from_secret_bytes(&secret).map_err(|source| KeyError::Key { path, source })
 }
 
 fn validity() -> Validity {
@@ -238,7 +242,7 @@ mod tests {
         let made = NodeIdentity::create(&home, GENESIS).unwrap();
         let read = NodeIdentity::open(&home, GENESIS).unwrap();
         assert_eq!((made.peer(), made.record_hash()), (read.peer(), read.record_hash()));
-        for path in [key_path(&home), record_path(&home)] {
+        for path in [key_path(&home), home.record()] {
             assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert_eq!(read.keypair().unwrap().public().to_peer_id().to_bytes(), read.peer().as_bytes());
@@ -247,9 +251,11 @@ mod tests {
     #[test]
     fn existing_keys_are_never_replaced() {
         let (_dir, home) = home();
-        let first = NodeIdentity::create(&home, GENESIS).unwrap().peer();
-        assert!(NodeIdentity::create(&home, GENESIS).is_err());
-        assert_eq!(NodeIdentity::open(&home, GENESIS).unwrap().peer(), first);
+        let first = NodeIdentity::create(&home, GENESIS).unwrap();
+        let again = NodeIdentity::create(&home, GENESIS).unwrap();
+        assert_eq!((first.peer(), first.record_hash()), (again.peer(), again.record_hash()));
+        std::fs::remove_file(home.record()).unwrap();
+        assert_eq!(NodeIdentity::create(&home, GENESIS).unwrap().peer(), first.peer());
     }
 
     #[test]
@@ -268,7 +274,7 @@ mod tests {
         let keys = NodeIdentity::create(&home, GENESIS).unwrap().keys;
         let now = unix_now();
         let old = SignedRecord::first(&keys, &GENESIS.0, Validity { issued: now - YEAR, expires: now - 1 });
-        files::write_atomic(&record_path(&home), &old.encode(), Access::Owner).unwrap();
+        files::write_atomic(&home.record(), &old.encode(), Access::Owner).unwrap();
         let renewed = NodeIdentity::open(&home, GENESIS).unwrap();
         assert_eq!(renewed.record().record().number, 1);
         assert_eq!(NodeIdentity::open(&home, GENESIS).unwrap().record_hash(), renewed.record_hash());

@@ -1,6 +1,7 @@
 //! The GYM node: the program `hanzod` as a library. `docs/ARCHITECTURE.md` draws how the parts meet.
 
 pub mod api;
+mod cli;
 pub mod config;
 pub mod counter;
 pub mod files;
@@ -11,3 +12,6 @@ pub mod logging;
 pub mod metrics;
 pub mod net;
 pub mod role;
+pub mod runtime;
+
+pub use cli::main_from;

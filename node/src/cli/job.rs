@@ -1,0 +1,133 @@
+//! `hanzod job submit | list | show | watch | cancel`.
+
+use super::output::{self, Output, table, text};
+use super::Context;
+use crate::api::Client;
+use crate::files;
+use anyhow::Context as _;
+use clap::Subcommand;
+use gym_protocol::job::spec::JobFile;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// How long one request for events waits.
+const WAIT_MS: u32 = 15_000;
+/// The longest job file, in bytes.
+const MAX_FILE: u64 = 256 * 1024;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Submit a job file (TOML) to the running node, an orchestrator; its model and questions are added to the content
+    /// store
+    Submit {
+        /// The job file; relative paths in it start at its directory
+        file: PathBuf,
+    },
+    /// List the jobs that the node knows
+    List,
+    /// Show one job
+    Show {
+        /// The job's id, a CID
+        job: String,
+    },
+    /// Follow a job until it ends
+    Watch {
+        /// The job's id, a CID
+        job: String,
+    },
+    /// Cancel a job that this node submitted
+    Cancel {
+        /// The job's id, a CID
+        job: String,
+    },
+}
+
+pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Submit { file } => submit(context, &file),
+        Command::List => list(context),
+        Command::Show { job } => show(context, &job),
+        Command::Watch { job } => watch(context, &job),
+        Command::Cancel { job } => cancel(context, &job),
+    }
+}
+
+fn submit(context: &Context, file: &Path) -> anyhow::Result<()> {
+    let text = files::read_text(file, MAX_FILE)?;
+    // Checked here too, so that a typo is told without a node.
+    JobFile::parse(&text).with_context(|| file.display().to_string())?;
+    let absolute = std::path::absolute(file)?;
+    let base = absolute.parent().unwrap_or(Path::new("/"));
+    let answer = Client::connect(&context.home)?.post("/v1/jobs", &json!({ "file": text, "base": base }))?;
+    context.output.show(&answer, |answer| {
+        let job = output::text(answer, "job");
+        format!("job {job}\nnext: hanzod job watch {job}")
+    });
+    Ok(())
+}
+
+fn list(context: &Context) -> anyhow::Result<()> {
+    let jobs = Client::connect(&context.home)?.get("/v1/jobs")?;
+    context.output.show(&jobs, |jobs| {
+        let row = |job: &Value| vec![text(job, "job"), text(job, "name"), text(job, "state"), text(job, "round")];
+        let rows: Vec<_> = jobs.as_array().into_iter().flatten().map(row).collect();
+        table(&["JOB", "NAME", "STATE", "ROUND"], &rows)
+    });
+    Ok(())
+}
+
+fn show(context: &Context, job: &str) -> anyhow::Result<()> {
+    let shown = Client::connect(&context.home)?.get(&format!("/v1/jobs/{}", segment(job)?))?;
+    context.output.show(&shown, |shown| serde_json::to_string_pretty(shown).unwrap_or_default());
+    Ok(())
+}
+
+fn cancel(context: &Context, job: &str) -> anyhow::Result<()> {
+    let answer = Client::connect(&context.home)?.post(&format!("/v1/jobs/{}/cancel", segment(job)?), &json!({}))?;
+    context.output.show(&answer, |_| format!("cancelled {job}"));
+    Ok(())
+}
+
+/// Prints events as they come: plain lines, or one JSON object a line.
+fn watch(context: &Context, job: &str) -> anyhow::Result<()> {
+    let client = Client::connect(&context.home)?;
+    let job = segment(job)?;
+    let mut after = 0;
+    loop {
+        let path = format!("/v1/jobs/{job}/events?after={after}&wait_ms={WAIT_MS}");
+        let answer = client.get(&path)?;
+        for event in answer.get("events").and_then(Value::as_array).into_iter().flatten() {
+            match context.output {
+                Output::Json => output::line(&event.to_string()),
+                Output::Plain => output::line(&plain_event(event)),
+            }
+        }
+        if answer.get("ended").and_then(Value::as_bool) == Some(true) {
+            return Ok(());
+        }
+        after = answer.get("next").and_then(Value::as_u64).unwrap_or(after);
+    }
+}
+
+/// `message` when the event has one, else its fields.
+fn plain_event(event: &Value) -> String {
+    match event.get("message").and_then(Value::as_str) {
+        Some(message) => message.to_owned(),
+        None => event
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}
+
+/// A CID as part of a path.
+pub(super) fn segment(id: &str) -> anyhow::Result<&str> {
+    anyhow::ensure!(
+        !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric()),
+        "{id:?} is no CID: one is letters and digits, such as bafyrei..."
+    );
+    Ok(id)
+}

@@ -1,0 +1,144 @@
+//! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
+
+mod content;
+mod genesis;
+mod init;
+mod job;
+mod output;
+mod peers;
+mod run;
+mod status;
+mod stop;
+
+use crate::api::ClientError;
+use crate::home::Home;
+use clap::{Parser, Subcommand};
+use output::Output;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// It failed; the last line on standard error says why.
+const FAILED: u8 = 1;
+/// The command line is not understood (clap's own code).
+const USAGE: u8 = 2;
+/// The command needs a running node and there is none.
+const NOT_RUNNING: u8 = 3;
+
+const ABOUT: &str = "\
+A GYM node: strangers' machines train one language model together.
+
+To join a network, ask its people for the genesis file and the address of a bootstrap node:
+
+    hanzod init --genesis genesis.toml
+    hanzod run --role worker --bootstrap /ip4/192.0.2.1/tcp/4011/p2p/12D3KooW...
+
+and in another terminal:
+
+    hanzod status
+    hanzod job watch JOB";
+
+const CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed; the last line on standard error says why
+  2  the command line is not understood
+  3  no node is running in the home directory";
+
+#[derive(Debug, Parser)]
+#[command(name = "hanzod", version, about = "A GYM node", long_about = ABOUT, after_help = CODES)]
+struct Cli {
+    /// Where the node keeps keys, configuration, content and logs [default: ~/.hanzod]
+    #[arg(long, global = true, env = "HANZOD_HOME", value_name = "DIR")]
+    home: Option<PathBuf>,
+    /// Answer with one JSON value on standard output
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write or check a network's genesis file
+    #[command(subcommand)]
+    Genesis(genesis::Command),
+    /// Set a node up: keys, configuration, the network it belongs to
+    Init(init::Args),
+    /// Run the node until it is stopped (Ctrl-C, SIGTERM or `hanzod stop`)
+    Run(Box<run::Args>),
+    /// Stop the running node
+    Stop,
+    /// Show who the running node is and how it does
+    Status,
+    /// Show the peers it is connected to
+    Peers,
+    /// Submit and follow training jobs
+    #[command(subcommand)]
+    Job(job::Command),
+    /// Add, fetch and list content by its CID
+    #[command(subcommand)]
+    Content(content::Command),
+}
+
+/// What every command gets.
+struct Context {
+    home: Home,
+    output: Output,
+}
+
+/// The program: parses `args` (the first is its own name), does what they say, and tells how it went. `main` is this, and
+/// the testnet runs its nodes through it.
+pub fn main_from<I, T>(args: I) -> ExitCode
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString> + Clone,
+{
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too; without a terminal to print to there is nothing left to do.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    match dispatch(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&format!("error: {error:#}"));
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<()> {
+    let context = Context { home: Home::locate(cli.home.as_deref())?, output: Output::new(cli.json) };
+    match cli.command {
+        Command::Genesis(command) => genesis::main(&context, command),
+        Command::Init(args) => init::main(&context, &args),
+        Command::Run(args) => run::main(context, *args),
+        Command::Stop => stop::main(&context),
+        Command::Status => status::main(&context),
+        Command::Peers => peers::main(&context),
+        Command::Job(command) => job::main(&context, command),
+        Command::Content(command) => content::main(&context, command),
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref() {
+        Some(ClientError::NotRunning(_)) => NOT_RUNNING,
+        Some(_) | None => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}
