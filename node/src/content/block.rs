@@ -29,7 +29,9 @@ pub enum BlockError {
         code: u64,
     },
     /// More bytes than a block may have.
-    #[error("a block of {size} bytes is over the limit of {MAX_BLOCK}; split the content into smaller chunks")]
+    #[error(
+        "a block of {size} bytes is over the limit of {MAX_BLOCK}; split the content into smaller chunks"
+    )]
     TooLarge {
         /// Its size in bytes.
         size: usize,
@@ -61,7 +63,14 @@ pub fn check_supported(cid: &Cid) -> Result<(), BlockError> {
         IDENTITY => usize::from(hash.size()) <= MAX_IDENTITY,
         _ => false,
     };
-    if known { Ok(()) } else { Err(BlockError::UnsupportedHash { cid: *cid, code: hash.code() }) }
+    if known {
+        Ok(())
+    } else {
+        Err(BlockError::UnsupportedHash {
+            cid: *cid,
+            code: hash.code(),
+        })
+    }
 }
 
 /// Checks size and hash of `data` against `cid`.
@@ -74,10 +83,18 @@ pub fn verify(cid: &Cid, data: &[u8]) -> Result<(), BlockError> {
         return Err(BlockError::TooLarge { size: data.len() });
     }
     if let Some(inline) = inline_data(cid) {
-        return if inline == data { Ok(()) } else { Err(mismatch(cid, data)) };
+        return if inline == data {
+            Ok(())
+        } else {
+            Err(mismatch(cid, data))
+        };
     }
     let digest: Multihash<64> = Code::Sha2_256.digest(data);
-    if &digest == cid.hash() { Ok(()) } else { Err(mismatch(cid, data)) }
+    if &digest == cid.hash() {
+        Ok(())
+    } else {
+        Err(mismatch(cid, data))
+    }
 }
 
 /// The content of an identity CID, which carries its own bytes.
@@ -87,7 +104,10 @@ pub fn inline_data(cid: &Cid) -> Option<&[u8]> {
 }
 
 fn mismatch(cid: &Cid, data: &[u8]) -> BlockError {
-    BlockError::Mismatch { expected: *cid, found: cid_of(cid.codec(), data) }
+    BlockError::Mismatch {
+        expected: *cid,
+        found: cid_of(cid.codec(), data),
+    }
 }
 
 #[cfg(test)]
@@ -99,12 +119,18 @@ mod tests {
         let cid = cid_of(RAW, b"hello");
         assert_eq!(verify(&cid, b"hello"), Ok(()));
         assert!(matches!(verify(&cid, b"hellp"), Err(BlockError::Mismatch { .. })));
-        assert!(matches!(verify(&cid, &vec![0; MAX_BLOCK + 1]), Err(BlockError::TooLarge { .. })));
+        assert!(matches!(
+            verify(&cid, &vec![0; MAX_BLOCK + 1]),
+            Err(BlockError::TooLarge { .. })
+        ));
     }
 
     #[test]
     fn hashes_we_cannot_check_are_refused() {
         let cid = Cid::new_v1(RAW, Code::Sha2_512.digest(b"x"));
-        assert!(matches!(check_supported(&cid), Err(BlockError::UnsupportedHash { code: 0x13, .. })));
+        assert!(matches!(
+            check_supported(&cid),
+            Err(BlockError::UnsupportedHash { code: 0x13, .. })
+        ));
     }
 }

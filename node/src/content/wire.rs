@@ -63,7 +63,11 @@ impl<'a> Reader<'a> {
 
     /// The next bare integer, or nothing at the end (for packed lists).
     pub(crate) fn next_varint(&mut self) -> Result<Option<u64>, WireError> {
-        if self.position == self.bytes.len() { Ok(None) } else { self.varint().map(Some) }
+        if self.position == self.bytes.len() {
+            Ok(None)
+        } else {
+            self.varint().map(Some)
+        }
     }
 
     fn varint(&mut self) -> Result<u64, WireError> {
@@ -154,6 +158,9 @@ mod tests {
         let mut bytes = Vec::new();
         put_varint(&mut bytes, 1 << 3 | 2);
         put_varint(&mut bytes, u64::MAX);
-        assert!(matches!(Reader::new(&bytes).next_field(), Err(WireError::Truncated(_))));
+        assert!(matches!(
+            Reader::new(&bytes).next_field(),
+            Err(WireError::Truncated(_))
+        ));
     }
 }

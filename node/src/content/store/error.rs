@@ -71,9 +71,15 @@ impl StoreError {
     /// Names the path and sorts out a full disk.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
-        move |source| match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull { path },
-            _ => Self::Io { action, path, source },
+        move |source| {
+            if matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+            ) {
+                Self::DiskFull { path }
+            } else {
+                Self::Io { action, path, source }
+            }
         }
     }
 }

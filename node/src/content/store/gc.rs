@@ -40,7 +40,9 @@ impl Store {
     pub fn gc(&self) -> Result<GcReport, StoreError> {
         let _no_adds = self.adding.write().unwrap_or_else(PoisonError::into_inner);
         *lock(&self.young) = Some(HashSet::new());
-        let report = self.mark().and_then(|(marked, missing)| self.sweep(&marked, missing));
+        let report = self
+            .mark()
+            .and_then(|(marked, missing)| self.sweep(&marked, missing));
         *lock(&self.young) = None;
         report
     }
@@ -81,7 +83,10 @@ impl Store {
     }
 
     fn sweep(&self, marked: &HashSet<Key>, missing: u64) -> Result<GcReport, StoreError> {
-        let mut report = GcReport { missing, ..GcReport::default() };
+        let mut report = GcReport {
+            missing,
+            ..GcReport::default()
+        };
         self.layout.for_each(|key, size| {
             if marked.contains(&key) || self.collect(&key)? == Presence::Absent {
                 report.kept += 1;

@@ -75,7 +75,10 @@ impl Layout {
     }
 
     pub(super) fn size(&self, key: &Key) -> Option<u64> {
-        fs::metadata(self.path(key)).ok().filter(fs::Metadata::is_file).map(|data| data.len())
+        fs::metadata(self.path(key))
+            .ok()
+            .filter(fs::Metadata::is_file)
+            .map(|data| data.len())
     }
 
     /// The file's bytes, at most one more than a block may have.
@@ -86,8 +89,14 @@ impl Layout {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::io("open", &path)(error)),
         };
-        let mut data = Vec::with_capacity(file.metadata().map_or(0, |data| data.len() as usize).min(MAX_BLOCK));
-        file.take(MAX_BLOCK as u64 + 1).read_to_end(&mut data).map_err(StoreError::io("read", &path))?;
+        let mut data = Vec::with_capacity(
+            file.metadata()
+                .map_or(0, |data| data.len() as usize)
+                .min(MAX_BLOCK),
+        );
+        file.take(MAX_BLOCK as u64 + 1)
+            .read_to_end(&mut data)
+            .map_err(StoreError::io("read", &path))?;
         Ok(Some(data))
     }
 
@@ -107,14 +116,20 @@ impl Layout {
 
     /// Puts `data` at `path` in one step: whoever reads sees the old file or the new one.
     pub(super) fn replace(&self, path: &Path, data: &[u8], sync: Sync) -> Result<(), StoreError> {
-        let temporary = self.temporary.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        let temporary = self
+            .temporary
+            .join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
         let written = write_file(&temporary, data, sync).and_then(|()| fs::rename(&temporary, path));
         written.map_err(|error| {
             // A failure to clean up only leaves a file that the next start removes.
             let _ = fs::remove_file(&temporary);
             StoreError::io("write", path)(error)
         })?;
-        if sync == Sync::Now { sync_parent(path) } else { Ok(()) }
+        if sync == Sync::Now {
+            sync_parent(path)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn for_each(
@@ -123,7 +138,9 @@ impl Layout {
     ) -> Result<(), StoreError> {
         for shard in read_dir(&self.blocks)? {
             for file in read_dir(&shard)? {
-                let Some(key) = file.file_name().and_then(|name| Key::parse(name.to_str()?)) else { continue };
+                let Some(key) = file.file_name().and_then(|name| Key::parse(name.to_str()?)) else {
+                    continue;
+                };
                 // A file that went away in the meantime was collected.
                 let Some(size) = self.size(&key) else { continue };
                 visit(key, size)?;
@@ -142,7 +159,11 @@ impl Layout {
             }
             sync_parent(path)?;
         }
-        if files.is_empty() { Ok(()) } else { sync_directory(&self.blocks) }
+        if files.is_empty() {
+            Ok(())
+        } else {
+            sync_directory(&self.blocks)
+        }
     }
 
     #[cfg(target_os = "linux")]
@@ -183,7 +204,11 @@ pub(super) enum Sync {
 fn write_file(path: &Path, data: &[u8], sync: Sync) -> io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(data)?;
-    if sync == Sync::Now { file.sync_data() } else { Ok(()) }
+    if sync == Sync::Now {
+        file.sync_data()
+    } else {
+        Ok(())
+    }
 }
 
 fn sync_parent(path: &Path) -> Result<(), StoreError> {
@@ -191,10 +216,15 @@ fn sync_parent(path: &Path) -> Result<(), StoreError> {
 }
 
 fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(StoreError::io("flush", path))
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(StoreError::io("flush", path))
 }
 
 fn read_dir(path: &Path) -> Result<Vec<PathBuf>, StoreError> {
     let entries = fs::read_dir(path).map_err(StoreError::io("list", path))?;
-    entries.map(|entry| entry.map(|found| found.path())).collect::<Result<_, _>>().map_err(StoreError::io("list", path))
+    entries
+        .map(|entry| entry.map(|found| found.path()))
+        .collect::<Result<_, _>>()
+        .map_err(StoreError::io("list", path))
 }

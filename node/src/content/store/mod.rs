@@ -135,7 +135,9 @@ impl Store {
         }
         let key = Key::of(cid);
         self.touch(&key);
-        let Some(data) = self.layout.read(&key)? else { return Ok(None) };
+        let Some(data) = self.layout.read(&key)? else {
+            return Ok(None);
+        };
         if block::verify(cid, &data).is_err() {
             self.remove(&key)?;
             return Err(StoreError::Corrupt { cid: *cid });
@@ -162,7 +164,10 @@ impl Store {
             other => other,
         };
         self.reserve(size)?;
-        let path = self.layout.write(&key, data).inspect_err(|_| self.release(size))?;
+        let path = self
+            .layout
+            .write(&key, data)
+            .inspect_err(|_| self.release(size))?;
         match replaced {
             Some(torn) => self.release(torn),
             None => _ = self.blocks.fetch_add(1, Ordering::Relaxed),
@@ -211,7 +216,11 @@ impl Store {
     /// [`StoreError::Io`], [`StoreError::DiskFull`].
     pub fn flush(&self) -> Result<(), StoreError> {
         let dirty = std::mem::take(&mut *lock(&self.dirty));
-        if dirty.len() > FLUSH_ONE_BY_ONE { self.layout.sync_all(&dirty) } else { self.layout.sync(&dirty) }
+        if dirty.len() > FLUSH_ONE_BY_ONE {
+            self.layout.sync_all(&dirty)
+        } else {
+            self.layout.sync(&dirty)
+        }
     }
 
     /// Sizes and limits.
@@ -240,7 +249,9 @@ impl Store {
 
     fn remove(&self, key: &Key) -> Result<Presence, StoreError> {
         let _stripe = self.stripe(key);
-        let Some(size) = self.layout.size(key) else { return Ok(Presence::Absent) };
+        let Some(size) = self.layout.size(key) else {
+            return Ok(Presence::Absent);
+        };
         self.layout.delete(key)?;
         self.release(size);
         self.blocks.fetch_sub(1, Ordering::Relaxed);
@@ -251,7 +262,11 @@ impl Store {
         let fits = |used: u64| used.checked_add(size).filter(|sum| *sum <= self.limit);
         match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(()),
-            Err(used) => Err(StoreError::OverLimit { used, limit: self.limit, size }),
+            Err(used) => Err(StoreError::OverLimit {
+                used,
+                limit: self.limit,
+                size,
+            }),
         }
     }
 

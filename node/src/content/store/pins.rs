@@ -30,11 +30,19 @@ impl Store {
         if !self.has(cid) {
             return Err(StoreError::Missing { cid: *cid });
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
-        let record = PinRecord { cid: cid.to_string(), name: name.to_owned(), since };
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |elapsed| elapsed.as_secs());
+        let record = PinRecord {
+            cid: cid.to_string(),
+            name: name.to_owned(),
+            since,
+        };
         let path = self.pin_path(cid);
-        let json = serde_json::to_vec(&record)
-            .map_err(|error| StoreError::BadPin { path: path.clone(), reason: error.to_string() })?;
+        let json = serde_json::to_vec(&record).map_err(|error| StoreError::BadPin {
+            path: path.clone(),
+            reason: error.to_string(),
+        })?;
         self.flush()?;
         self.layout.replace(&path, &json, Sync::Now)
     }
@@ -60,7 +68,9 @@ impl Store {
         let directory = self.layout.pins();
         let mut all = Vec::new();
         for entry in fs::read_dir(directory).map_err(StoreError::io("list", directory))? {
-            all.push(read_pin(entry.map_err(StoreError::io("list", directory))?.path())?);
+            all.push(read_pin(
+                entry.map_err(StoreError::io("list", directory))?.path(),
+            )?);
         }
         all.sort_by_key(|(cid, _)| *cid);
         Ok(all)
@@ -73,8 +83,14 @@ impl Store {
 
 fn read_pin(path: PathBuf) -> Result<(Cid, PinRecord), StoreError> {
     let json = fs::read(&path).map_err(StoreError::io("read", &path))?;
-    let bad = |reason: String| StoreError::BadPin { path: path.clone(), reason };
+    let bad = |reason: String| StoreError::BadPin {
+        path: path.clone(),
+        reason,
+    };
     let record: PinRecord = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
-    let cid = record.cid.parse::<Cid>().map_err(|error| bad(error.to_string()))?;
+    let cid = record
+        .cid
+        .parse::<Cid>()
+        .map_err(|error| bad(error.to_string()))?;
     Ok((cid, record))
 }

@@ -4,7 +4,11 @@ use crate::content::unixfs::{Layout as UnixfsLayout, add_map};
 
 fn store(limit: u64) -> (tempfile::TempDir, Store) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(Config { root: directory.path().to_owned(), limit }).unwrap();
+    let store = Store::open(Config {
+        root: directory.path().to_owned(),
+        limit,
+    })
+    .unwrap();
     (directory, store)
 }
 
@@ -29,7 +33,11 @@ fn blocks_come_back_and_survive_reopening() {
     assert_eq!(store.put(&cid, b"a block").unwrap(), Put::Known);
     store.flush().unwrap();
     drop(store);
-    let store = Store::open(Config { root: directory.path().to_owned(), limit: 1 << 20 }).unwrap();
+    let store = Store::open(Config {
+        root: directory.path().to_owned(),
+        limit: 1 << 20,
+    })
+    .unwrap();
     assert_eq!(store.get(&cid).unwrap().unwrap(), &b"a block"[..]);
     assert_eq!(store.list().unwrap(), [(cid, 7)]);
     let stat = store.stat().unwrap();
@@ -45,7 +53,10 @@ fn wrong_bytes_are_not_stored() {
     let cid = cid_of(RAW, b"right");
     assert!(matches!(store.put(&cid, b"wrong"), Err(StoreError::Block(_))));
     assert!(!store.has(&cid));
-    assert!(matches!(store.put_new(RAW, &vec![0; MAX_BLOCK + 1]), Err(StoreError::Block(_))));
+    assert!(matches!(
+        store.put_new(RAW, &vec![0; MAX_BLOCK + 1]),
+        Err(StoreError::Block(_))
+    ));
 }
 
 #[test]
@@ -60,7 +71,13 @@ fn a_torn_block_is_never_served_and_can_be_put_again() {
     let mut same_length = vec![7; 1000];
     same_length[999] = 8;
     std::fs::write(&path, same_length).unwrap();
-    assert_eq!(store.verify().unwrap(), VerifyReport { good: 0, removed: vec![cid] });
+    assert_eq!(
+        store.verify().unwrap(),
+        VerifyReport {
+            good: 0,
+            removed: vec![cid]
+        }
+    );
 }
 
 #[test]
@@ -80,8 +97,15 @@ fn leftovers_of_an_interrupted_write_are_removed() {
     let (directory, store) = store(1 << 20);
     drop(store);
     std::fs::write(directory.path().join("tmp/17"), b"half").unwrap();
-    let store = Store::open(Config { root: directory.path().to_owned(), limit: 1 << 20 }).unwrap();
-    assert_eq!(std::fs::read_dir(directory.path().join("tmp")).unwrap().count(), 0);
+    let store = Store::open(Config {
+        root: directory.path().to_owned(),
+        limit: 1 << 20,
+    })
+    .unwrap();
+    assert_eq!(
+        std::fs::read_dir(directory.path().join("tmp")).unwrap().count(),
+        0
+    );
     assert_eq!(store.stat().unwrap().blocks, 0);
 }
 
@@ -89,8 +113,13 @@ fn leftovers_of_an_interrupted_write_are_removed() {
 fn collection_keeps_what_pins_and_guards_reach() {
     let (_directory, store) = store(64 << 20);
     let tree = |seed: u8| -> Cid {
-        let files = [("dir/a".to_owned(), vec![seed; 600_000]), ("b".to_owned(), vec![seed; 10])];
-        add_map(&mut &store, UnixfsLayout::default(), &files.into()).unwrap().cid
+        let files = [
+            ("dir/a".to_owned(), vec![seed; 600_000]),
+            ("b".to_owned(), vec![seed; 10]),
+        ];
+        add_map(&mut &store, UnixfsLayout::default(), &files.into())
+            .unwrap()
+            .cid
     };
     let (pinned, guarded, loose) = (tree(1), tree(2), tree(3));
     store.pin(&pinned, "kept").unwrap();
@@ -105,11 +134,22 @@ fn collection_keeps_what_pins_and_guards_reach() {
     assert_eq!(store.pins().unwrap()[0].1.name, "kept");
     assert_eq!(store.unpin(&pinned).unwrap(), Presence::Present);
     store.gc().unwrap();
-    assert_eq!(store.stat().unwrap(), Stat { blocks: 0, bytes: 0, limit: 64 << 20, pins: 0 });
+    assert_eq!(
+        store.stat().unwrap(),
+        Stat {
+            blocks: 0,
+            bytes: 0,
+            limit: 64 << 20,
+            pins: 0
+        }
+    );
 }
 
 #[test]
 fn what_is_not_held_cannot_be_pinned() {
     let (_directory, store) = store(1 << 20);
-    assert!(matches!(store.pin(&cid_of(DAG_PB, b""), "x"), Err(StoreError::Missing { .. })));
+    assert!(matches!(
+        store.pin(&cid_of(DAG_PB, b""), "x"),
+        Err(StoreError::Missing { .. })
+    ));
 }

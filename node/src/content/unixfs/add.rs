@@ -113,7 +113,11 @@ pub(super) struct AddedLink {
 
 impl From<AddedLink> for Added {
     fn from(link: AddedLink) -> Self {
-        Self { cid: link.cid, bytes: link.file_bytes, total_size: link.total_size }
+        Self {
+            cid: link.cid,
+            bytes: link.file_bytes,
+            total_size: link.total_size,
+        }
     }
 }
 
@@ -130,10 +134,15 @@ fn add_path_at(
         return add_reader(sink, layout, path, file);
     }
     if !kind.is_dir() || (is_link && depth > 0) {
-        return Err(AddError::Unsupported { path: path.to_owned() });
+        return Err(AddError::Unsupported {
+            path: path.to_owned(),
+        });
     }
     if depth == MAX_DEPTH {
-        return Err(AddError::TooDeep { path: path.to_owned(), max: MAX_DEPTH });
+        return Err(AddError::TooDeep {
+            path: path.to_owned(),
+            max: MAX_DEPTH,
+        });
     }
     let mut directory = DirectoryBuilder::default();
     for (name, child) in visible_entries(path)? {
@@ -146,7 +155,10 @@ fn visible_entries(path: &Path) -> Result<Vec<(String, PathBuf)>, AddError> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path).map_err(read_error(path))? {
         let child = entry.map_err(read_error(path))?.path();
-        let name = child.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        let name = child
+            .file_name()
+            .and_then(|name| name.to_str())
+            .map(str::to_owned);
         let name = name.ok_or_else(|| AddError::Unsupported { path: child.clone() })?;
         if !name.starts_with('.') {
             entries.push((name, child));
@@ -169,7 +181,11 @@ impl DirectoryBuilder {
         if !is_safe_name(&name) {
             return Err(AddError::Name { name });
         }
-        self.links.push(Link { cid: added.cid, name, total_size: added.total_size });
+        self.links.push(Link {
+            cid: added.cid,
+            name,
+            total_size: added.total_size,
+        });
         self.bytes += added.bytes;
         self.below += added.total_size;
         Ok(())
@@ -178,13 +194,21 @@ impl DirectoryBuilder {
     fn finish(mut self, sink: &mut impl BlockSink) -> Result<Added, AddError> {
         self.links.sort_by(|a, b| a.name.cmp(&b.name));
         let entries = self.links.len();
-        let block = PbNode { links: self.links, data: directory_header() }.encode();
+        let block = PbNode {
+            links: self.links,
+            data: directory_header(),
+        }
+        .encode();
         if block.len() > MAX_DIRECTORY_BLOCK {
             return Err(AddError::DirectoryTooLarge { entries });
         }
         let cid = cid_of(DAG_PB, &block);
         sink.put(&cid, &block)?;
-        Ok(Added { cid, bytes: self.bytes, total_size: self.below + block.len() as u64 })
+        Ok(Added {
+            cid,
+            bytes: self.bytes,
+            total_size: self.below + block.len() as u64,
+        })
     }
 }
 
@@ -192,18 +216,22 @@ impl DirectoryBuilder {
 #[derive(Default)]
 struct Tree<'a> {
     files: BTreeMap<&'a str, &'a [u8]>,
-    directories: BTreeMap<&'a str, Tree<'a>>,
+    directories: BTreeMap<&'a str, Self>,
 }
 
 impl<'a> Tree<'a> {
     fn insert(&mut self, path: &'a str, bytes: &'a [u8]) -> Result<(), AddError> {
-        let (name, rest) = path.split_once('/').map_or((path, None), |(name, rest)| (name, Some(rest)));
+        let (name, rest) = path
+            .split_once('/')
+            .map_or((path, None), |(name, rest)| (name, Some(rest)));
         let clash = match rest {
             Some(_) => self.files.contains_key(name),
             None => self.directories.contains_key(name),
         };
         if clash {
-            return Err(AddError::Clash { name: name.to_owned() });
+            return Err(AddError::Clash {
+                name: name.to_owned(),
+            });
         }
         match rest {
             Some(rest) => self.directories.entry(name).or_default().insert(rest, bytes),
@@ -217,7 +245,10 @@ impl<'a> Tree<'a> {
     fn write(&self, sink: &mut impl BlockSink, layout: Layout) -> Result<Added, AddError> {
         let mut directory = DirectoryBuilder::default();
         for (name, bytes) in &self.files {
-            directory.entry((*name).to_owned(), add_reader(sink, layout, Path::new(name), *bytes)?)?;
+            directory.entry(
+                (*name).to_owned(),
+                add_reader(sink, layout, Path::new(name), *bytes)?,
+            )?;
         }
         for (name, tree) in &self.directories {
             directory.entry((*name).to_owned(), tree.write(sink, layout)?)?;

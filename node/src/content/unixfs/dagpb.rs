@@ -74,11 +74,17 @@ fn decode_link(bytes: &[u8]) -> Result<Link, NodeError> {
         match field {
             (1, Value::Bytes(hash)) => cid = Some(Cid::try_from(hash).map_err(|_| NodeError::BadLink)?),
             (2, Value::Bytes(text)) => {
-                name = std::str::from_utf8(text).map_err(|_| NodeError::BadLink)?.to_owned();
+                name = std::str::from_utf8(text)
+                    .map_err(|_| NodeError::BadLink)?
+                    .to_owned();
             }
             (3, Value::Varint(size)) => total_size = size,
             (number, _) => return Err(NodeError::UnknownField { number }),
         }
     }
-    Ok(Link { cid: cid.ok_or(NodeError::BadLink)?, name, total_size })
+    Ok(Link {
+        cid: cid.ok_or(NodeError::BadLink)?,
+        name,
+        total_size,
+    })
 }

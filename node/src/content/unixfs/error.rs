@@ -73,7 +73,9 @@ pub enum AddError {
         name: String,
     },
     /// A directory whose node would be over a megabyte.
-    #[error("a directory of {entries} entries is too large for one block; sort its files into subdirectories")]
+    #[error(
+        "a directory of {entries} entries is too large for one block; sort its files into subdirectories"
+    )]
     DirectoryTooLarge {
         /// How many entries it has.
         entries: usize,

@@ -23,7 +23,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 1 << 40, entries: 1 << 20, depth: 64 }
+        Self {
+            bytes: 1 << 40,
+            entries: 1 << 20,
+            depth: 64,
+        }
     }
 }
 
@@ -34,10 +38,18 @@ impl Default for Limits {
 /// [`ReadError`]; nothing is left at `target` then.
 pub fn export(store: &Store, path: &ContentPath, target: &Path, limits: Limits) -> Result<u64, ReadError> {
     if target.symlink_metadata().is_ok() {
-        return Err(ReadError::Exists { path: target.to_owned() });
+        return Err(ReadError::Exists {
+            path: target.to_owned(),
+        });
     }
     let temporary = temporary_name(target)?;
-    let mut writer = Writer { store, root: path.root, limits, bytes: 0, entries: 0 };
+    let mut writer = Writer {
+        store,
+        root: path.root,
+        limits,
+        bytes: 0,
+        entries: 0,
+    };
     let written = resolve(store, path)
         .and_then(|found| writer.write(&found.cid, found.kind, &temporary, 0))
         .and_then(|()| fs::rename(&temporary, target).map_err(write_error(target)));
@@ -89,7 +101,15 @@ impl Writer<'_> {
     }
 
     fn check(&self, value: u64, limit: u64, what: &'static str) -> Result<(), ReadError> {
-        if value <= limit { Ok(()) } else { Err(ReadError::OverLimit { cid: self.root, limit, what }) }
+        if value <= limit {
+            Ok(())
+        } else {
+            Err(ReadError::OverLimit {
+                cid: self.root,
+                limit,
+                what,
+            })
+        }
     }
 }
 
@@ -99,13 +119,21 @@ fn temporary_name(target: &Path) -> Result<PathBuf, ReadError> {
     };
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
-    hidden.push(format!(".partial-{}-{:08x}", std::process::id(), rand::random::<u32>()));
+    hidden.push(format!(
+        ".partial-{}-{:08x}",
+        std::process::id(),
+        rand::random::<u32>()
+    ));
     Ok(target.with_file_name(hidden))
 }
 
 /// Removes a partial export; the error that caused it matters more than one from here.
 fn discard(temporary: &Path) {
-    let removed = if temporary.is_dir() { fs::remove_dir_all(temporary) } else { fs::remove_file(temporary) };
+    let removed = if temporary.is_dir() {
+        fs::remove_dir_all(temporary)
+    } else {
+        fs::remove_file(temporary)
+    };
     if let Err(error) = removed
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -52,14 +52,25 @@ struct Child {
 
 impl FileBuilder {
     pub(super) fn new(layout: Layout) -> Self {
-        Self { width: layout.width(), levels: vec![Vec::new()] }
+        Self {
+            width: layout.width(),
+            levels: vec![Vec::new()],
+        }
     }
 
     pub(super) fn chunk(&mut self, data: &[u8], sink: &mut impl BlockSink) -> Result<(), StoreError> {
         let cid = cid_of(RAW, data);
         sink.put(&cid, data)?;
         let size = data.len() as u64;
-        self.push(0, Child { cid, file_bytes: size, total_size: size }, sink)
+        self.push(
+            0,
+            Child {
+                cid,
+                file_bytes: size,
+                total_size: size,
+            },
+            sink,
+        )
     }
 
     /// Closes the unfinished nodes and returns the root; a file of one chunk is that chunk.
@@ -69,7 +80,11 @@ impl FileBuilder {
             let is_top = level + 1 == self.levels.len();
             match (self.levels[level].as_slice(), is_top) {
                 ([only], true) => {
-                    return Ok(AddedLink { cid: only.cid, file_bytes: only.file_bytes, total_size: only.total_size });
+                    return Ok(AddedLink {
+                        cid: only.cid,
+                        file_bytes: only.file_bytes,
+                        total_size: only.total_size,
+                    });
                 }
                 ([], true) => self.chunk(&[], sink)?,
                 ([], false) => level += 1,
@@ -103,13 +118,27 @@ impl FileBuilder {
 fn write_node(children: &[Child], sink: &mut impl BlockSink) -> Result<Child, StoreError> {
     let sizes: Vec<u64> = children.iter().map(|child| child.file_bytes).collect();
     let links = children.iter().map(unnamed_link).collect();
-    let block = Bytes::from(PbNode { links, data: file_header(&sizes) }.encode());
+    let block = Bytes::from(
+        PbNode {
+            links,
+            data: file_header(&sizes),
+        }
+        .encode(),
+    );
     let cid = cid_of(DAG_PB, &block);
     sink.put(&cid, &block)?;
     let below: u64 = children.iter().map(|child| child.total_size).sum();
-    Ok(Child { cid, file_bytes: sizes.iter().sum(), total_size: below + block.len() as u64 })
+    Ok(Child {
+        cid,
+        file_bytes: sizes.iter().sum(),
+        total_size: below + block.len() as u64,
+    })
 }
 
 fn unnamed_link(child: &Child) -> Link {
-    Link { cid: child.cid, name: String::new(), total_size: child.total_size }
+    Link {
+        cid: child.cid,
+        name: String::new(),
+        total_size: child.total_size,
+    }
 }

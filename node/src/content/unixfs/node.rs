@@ -19,7 +19,11 @@ const TYPE_SHARD: u64 = 5;
 /// # Errors
 /// [`NodeError`] when the bytes are no dag-pb node.
 pub fn links(cid: &Cid, block: &[u8]) -> Result<Vec<Cid>, NodeError> {
-    if may_have_links(cid) { PbNode::decode_links(block) } else { Ok(Vec::new()) }
+    if may_have_links(cid) {
+        PbNode::decode_links(block)
+    } else {
+        Ok(Vec::new())
+    }
 }
 
 /// Whether blocks of this codec can link to others.
@@ -74,7 +78,10 @@ impl Node {
         match header.kind {
             TYPE_RAW | TYPE_FILE => FileNode::new(header, node.links).map(Self::File),
             TYPE_DIRECTORY => Ok(Self::Directory(node.links)),
-            TYPE_SHARD => Ok(Self::Shard { prefix: shard_prefix(header.fanout)?, links: node.links }),
+            TYPE_SHARD => Ok(Self::Shard {
+                prefix: shard_prefix(header.fanout)?,
+                links: node.links,
+            }),
             TYPE_SYMLINK => Ok(Self::Symlink),
             kind => Err(NodeError::UnknownType { kind }),
         }
@@ -90,12 +97,21 @@ impl FileNode {
         let parts: Vec<Part> = links
             .into_iter()
             .zip(&header.block_sizes)
-            .map(|(link, size)| Part { cid: link.cid, size: *size })
+            .map(|(link, size)| Part {
+                cid: link.cid,
+                size: *size,
+            })
             .collect();
-        let sum = parts.iter().try_fold(header.data.len() as u64, |sum, part| sum.checked_add(part.size));
+        let sum = parts
+            .iter()
+            .try_fold(header.data.len() as u64, |sum, part| sum.checked_add(part.size));
         let size = sum.filter(|sum| header.file_size.is_none_or(|declared| declared == *sum));
         match size {
-            Some(size) if parts.iter().all(|part| part.size > 0) => Ok(Self { data: header.data, parts, size }),
+            Some(size) if parts.iter().all(|part| part.size > 0) => Ok(Self {
+                data: header.data,
+                parts,
+                size,
+            }),
             _ => Err(NodeError::Sizes),
         }
     }
@@ -130,8 +146,13 @@ struct Header {
 
 impl Header {
     fn decode(bytes: &Bytes) -> Result<Self, NodeError> {
-        let mut header =
-            Self { kind: TYPE_RAW, data: Bytes::new(), file_size: None, block_sizes: Vec::new(), fanout: 0 };
+        let mut header = Self {
+            kind: TYPE_RAW,
+            data: Bytes::new(),
+            file_size: None,
+            block_sizes: Vec::new(),
+            fanout: 0,
+        };
         let mut fields = Reader::new(bytes);
         while let Some((number, value)) = fields.next_field()? {
             match (number, value) {

@@ -18,7 +18,10 @@ pub struct ContentPath {
 
 impl From<Cid> for ContentPath {
     fn from(root: Cid) -> Self {
-        Self { root, names: Vec::new() }
+        Self {
+            root,
+            names: Vec::new(),
+        }
     }
 }
 
@@ -35,12 +38,21 @@ impl FromStr for ContentPath {
     type Err = ReadError;
 
     fn from_str(text: &str) -> Result<Self, ReadError> {
-        let bad = || ReadError::Path { path: text.to_owned() };
-        let bare = text.strip_prefix("ipfs://").or_else(|| text.strip_prefix("/ipfs/")).unwrap_or(text);
+        let bad = || ReadError::Path {
+            path: text.to_owned(),
+        };
+        let bare = text
+            .strip_prefix("ipfs://")
+            .or_else(|| text.strip_prefix("/ipfs/"))
+            .unwrap_or(text);
         let mut parts = bare.trim_end_matches('/').split('/');
         let root = parts.next().and_then(|cid| cid.parse().ok()).ok_or_else(bad)?;
         let names: Vec<String> = parts.map(str::to_owned).collect();
-        if names.iter().all(|name| is_safe_name(name)) { Ok(Self { root, names }) } else { Err(bad()) }
+        if names.iter().all(|name| is_safe_name(name)) {
+            Ok(Self { root, names })
+        } else {
+            Err(bad())
+        }
     }
 }
 

@@ -55,7 +55,12 @@ pub fn resolve(store: &Store, path: &ContentPath) -> Result<Resolved, ReadError>
     let mut cid = path.root;
     for name in &path.names {
         let found = list(store, &cid)?.into_iter().find(|entry| entry.name == *name);
-        cid = found.ok_or_else(|| ReadError::NoEntry { name: name.clone(), directory: cid })?.cid;
+        cid = found
+            .ok_or_else(|| ReadError::NoEntry {
+                name: name.clone(),
+                directory: cid,
+            })?
+            .cid;
     }
     let kind = match load(store, &cid)? {
         Node::Leaf(_) | Node::File(_) => EntryKind::File,
@@ -79,7 +84,10 @@ pub fn list(store: &Store, directory: &Cid) -> Result<Vec<Entry>, ReadError> {
     let mut seen = BTreeSet::new();
     for link in &links {
         if !is_safe_name(&link.name) || !seen.insert(link.name.as_str()) {
-            return Err(ReadError::UnsafeName { name: link.name.clone(), directory: *directory });
+            return Err(ReadError::UnsafeName {
+                name: link.name.clone(),
+                directory: *directory,
+            });
         }
     }
     let mut entries: Vec<Entry> = links.into_iter().map(Entry::from).collect();
@@ -89,7 +97,11 @@ pub fn list(store: &Store, directory: &Cid) -> Result<Vec<Entry>, ReadError> {
 
 impl From<Link> for Entry {
     fn from(link: Link) -> Self {
-        Self { name: link.name, cid: link.cid, declared_size: link.total_size }
+        Self {
+            name: link.name,
+            cid: link.cid,
+            declared_size: link.total_size,
+        }
     }
 }
 
@@ -112,7 +124,13 @@ impl<'a> FileReader<'a> {
     /// [`ReadError::IsDirectory`] and others, naming the block.
     pub fn open(store: &'a Store, path: &ContentPath) -> Result<Self, ReadError> {
         let cid = resolve(store, path)?.cid;
-        let mut reader = Self { store, size: 0, skip: 0, current: Bytes::new(), todo: Vec::new() };
+        let mut reader = Self {
+            store,
+            size: 0,
+            skip: 0,
+            current: Bytes::new(),
+            todo: Vec::new(),
+        };
         reader.size = match load(store, &cid)? {
             Node::Leaf(data) => {
                 reader.current = data;
@@ -150,7 +168,9 @@ impl<'a> FileReader<'a> {
             if !self.current.is_empty() {
                 return Ok(Some(std::mem::take(&mut self.current)));
             }
-            let Some((part, depth)) = self.todo.pop() else { return Ok(None) };
+            let Some((part, depth)) = self.todo.pop() else {
+                return Ok(None);
+            };
             if part.size <= self.skip {
                 self.skip -= part.size;
             } else {
@@ -167,7 +187,11 @@ impl<'a> FileReader<'a> {
             }
             Node::File(_) if depth == MAX_TREE_DEPTH => {
                 let limit = MAX_TREE_DEPTH as u64;
-                return Err(ReadError::OverLimit { cid: part.cid, limit, what: "levels" });
+                return Err(ReadError::OverLimit {
+                    cid: part.cid,
+                    limit,
+                    what: "levels",
+                });
             }
             Node::File(node) => self.enter(node, depth),
             Node::Directory(_) | Node::Shard { .. } => return Err(ReadError::IsDirectory { cid: part.cid }),
@@ -176,13 +200,18 @@ impl<'a> FileReader<'a> {
         if found == part.size {
             Ok(())
         } else {
-            Err(ReadError::PartSize { cid: part.cid, found, declared: part.size })
+            Err(ReadError::PartSize {
+                cid: part.cid,
+                found,
+                declared: part.size,
+            })
         }
     }
 
     fn enter(&mut self, node: FileNode, depth: usize) -> u64 {
         self.current = node.data;
-        self.todo.extend(node.parts.into_iter().rev().map(|part| (part, depth + 1)));
+        self.todo
+            .extend(node.parts.into_iter().rev().map(|part| (part, depth + 1)));
         node.size
     }
 }
@@ -215,7 +244,10 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
     let mut loaded = 0;
     while let Some((prefix, mut link)) = todo.pop() {
         let Some(name) = link.name.get(prefix..).map(str::to_owned) else {
-            return Err(ReadError::UnsafeName { name: link.name, directory: *root });
+            return Err(ReadError::UnsafeName {
+                name: link.name,
+                directory: *root,
+            });
         };
         if !name.is_empty() {
             link.name = name;
@@ -228,7 +260,11 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
         }
         if entries.len() + todo.len() + loaded > MAX_SHARD_ENTRIES {
             let limit = MAX_SHARD_ENTRIES as u64;
-            return Err(ReadError::OverLimit { cid: *root, limit, what: "entries" });
+            return Err(ReadError::OverLimit {
+                cid: *root,
+                limit,
+                what: "entries",
+            });
         }
     }
     Ok(entries)
@@ -238,6 +274,10 @@ impl ReadError {
     /// The block that has to be fetched before another try makes sense.
     #[must_use]
     pub fn missing_block(&self) -> Option<Cid> {
-        if let Self::Missing { cid } | Self::Store(StoreError::Corrupt { cid }) = self { Some(*cid) } else { None }
+        if let Self::Missing { cid } | Self::Store(StoreError::Corrupt { cid }) = self {
+            Some(*cid)
+        } else {
+            None
+        }
     }
 }

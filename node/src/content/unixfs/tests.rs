@@ -17,7 +17,11 @@ const EMPTY_DIRECTORY: &str = "bafybeiczsscdsbs7ffqz55asqdf3smv6klcw3gofszvwlyar
 
 fn store() -> (tempfile::TempDir, Store) {
     let directory = tempfile::tempdir().unwrap();
-    let store = Store::open(Config { root: directory.path().join("store"), limit: 1 << 30 }).unwrap();
+    let store = Store::open(Config {
+        root: directory.path().join("store"),
+        limit: 1 << 30,
+    })
+    .unwrap();
     (directory, store)
 }
 
@@ -36,7 +40,9 @@ fn vector_bytes(size: usize) -> Vec<u8> {
 }
 
 fn add(store: &Store, bytes: &[u8]) -> Cid {
-    add_reader(&mut &*store, Layout::default(), Path::new("test"), bytes).unwrap().cid
+    add_reader(&mut &*store, Layout::default(), Path::new("test"), bytes)
+        .unwrap()
+        .cid
 }
 
 fn put(store: &Store, links: Vec<Link>, data: Bytes) -> Cid {
@@ -44,7 +50,11 @@ fn put(store: &Store, links: Vec<Link>, data: Bytes) -> Cid {
 }
 
 fn link(name: &str, cid: Cid) -> Link {
-    Link { cid, name: name.to_owned(), total_size: 1 }
+    Link {
+        cid,
+        name: name.to_owned(),
+        total_size: 1,
+    }
 }
 
 fn read_all(store: &Store, cid: Cid) -> Result<Vec<u8>, ReadError> {
@@ -62,11 +72,17 @@ fn files_have_the_cids_that_other_implementations_give_them() {
         serde_json::from_str(include_str!("../../../tests/fixtures/ipfs/vectors.json")).unwrap();
     for vector in vectors["vectors"].as_array().unwrap() {
         let bytes = vector_bytes(vector["size"].as_u64().unwrap() as usize);
-        for (layout, key) in
-            [(Layout::Cidv1Raw256k174, "cidv1-raw-256k-174"), (Layout::UnixfsV1Of2025, "unixfs-v1-2025")]
-        {
+        for (layout, key) in [
+            (Layout::Cidv1Raw256k174, "cidv1-raw-256k-174"),
+            (Layout::UnixfsV1Of2025, "unixfs-v1-2025"),
+        ] {
             let added = add_reader(&mut Discard, layout, Path::new("vector"), bytes.as_slice()).unwrap();
-            assert_eq!(added.cid.to_string(), vector[key].as_str().unwrap(), "{key} of {} bytes", bytes.len());
+            assert_eq!(
+                added.cid.to_string(),
+                vector[key].as_str().unwrap(),
+                "{key} of {} bytes",
+                bytes.len()
+            );
             assert_eq!(added.bytes, bytes.len() as u64);
         }
     }
@@ -84,8 +100,18 @@ fn a_file_comes_back_whole_and_in_part() {
     let bytes = vector_bytes(3 * (256 << 10) + 17);
     let cid = add(&store, &bytes);
     assert_eq!(read_all(&store, cid).unwrap(), bytes);
-    for skip in [0, 1, 256 << 10, (256 << 10) + 1, bytes.len() - 1, bytes.len(), bytes.len() + 5] {
-        let mut reader = FileReader::open(&store, &cid.into()).unwrap().skip_bytes(skip as u64);
+    for skip in [
+        0,
+        1,
+        256 << 10,
+        (256 << 10) + 1,
+        bytes.len() - 1,
+        bytes.len(),
+        bytes.len() + 5,
+    ] {
+        let mut reader = FileReader::open(&store, &cid.into())
+            .unwrap()
+            .skip_bytes(skip as u64);
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, bytes.get(skip..).unwrap_or_default(), "after {skip}");
@@ -116,14 +142,24 @@ fn directories_export_as_they_were_added() {
     ]);
     assert_eq!(add_map(&mut Discard, Layout::default(), &map).unwrap(), added);
 
-    let names: Vec<String> = list(&store, &added.cid).unwrap().into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = list(&store, &added.cid)
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
     assert_eq!(names, ["a.txt", "inner"]);
     let path: ContentPath = format!("/ipfs/{}/inner/deep/b.bin", added.cid).parse().unwrap();
     assert_eq!(resolve(&store, &path).unwrap().kind, EntryKind::File);
 
     let target = directory.path().join("target");
-    assert_eq!(export(&store, &added.cid.into(), &target, Limits::default()).unwrap(), 700_001);
-    assert_eq!(std::fs::read(target.join("inner/deep/b.bin")).unwrap(), vector_bytes(700_000));
+    assert_eq!(
+        export(&store, &added.cid.into(), &target, Limits::default()).unwrap(),
+        700_001
+    );
+    assert_eq!(
+        std::fs::read(target.join("inner/deep/b.bin")).unwrap(),
+        vector_bytes(700_000)
+    );
     assert!(matches!(
         export(&store, &added.cid.into(), &target, Limits::default()),
         Err(ReadError::Exists { .. })
@@ -135,7 +171,11 @@ fn a_failed_export_leaves_nothing() {
     let (directory, store) = store();
     let present = add(&store, b"present");
     let absent = cid_of(RAW, b"absent");
-    let root = put(&store, vec![link("a", present), link("b", absent)], directory_header());
+    let root = put(
+        &store,
+        vec![link("a", present), link("b", absent)],
+        directory_header(),
+    );
     let out = directory.path().join("out");
     std::fs::create_dir(&out).unwrap();
     let error = export(&store, &root.into(), &out.join("x"), Limits::default()).unwrap_err();
@@ -155,7 +195,13 @@ fn names_that_leave_the_directory_are_refused() {
         assert!(!target.exists());
         let map = BTreeMap::from([(name.to_owned(), Vec::new())]);
         if name != "a/b" {
-            assert!(matches!(add_map(&mut Discard, Layout::default(), &map), Err(AddError::Name { .. })), "{name:?}");
+            assert!(
+                matches!(
+                    add_map(&mut Discard, Layout::default(), &map),
+                    Err(AddError::Name { .. })
+                ),
+                "{name:?}"
+            );
         }
     }
     let twice = put(&store, vec![link("a", file), link("a", file)], directory_header());
@@ -166,7 +212,10 @@ fn names_that_leave_the_directory_are_refused() {
 #[test]
 fn a_file_and_a_directory_cannot_share_a_name() {
     let map = BTreeMap::from([("a".to_owned(), Vec::new()), ("a/b".to_owned(), Vec::new())]);
-    assert!(matches!(add_map(&mut Discard, Layout::default(), &map), Err(AddError::Clash { .. })));
+    assert!(matches!(
+        add_map(&mut Discard, Layout::default(), &map),
+        Err(AddError::Clash { .. })
+    ));
 }
 
 #[test]
@@ -180,7 +229,10 @@ fn a_bomb_of_files_is_refused_by_what_it_declares() {
     }
     let target = directory.path().join("bomb");
     let error = export(&store, &cid.into(), &target, Limits::default()).unwrap_err();
-    assert!(matches!(error, ReadError::OverLimit { what: "bytes", .. }), "{error}");
+    assert!(
+        matches!(error, ReadError::OverLimit { what: "bytes", .. }),
+        "{error}"
+    );
     assert!(!target.exists());
 }
 
@@ -190,17 +242,43 @@ fn a_bomb_of_directories_is_refused_by_its_entries_and_its_depth() {
     let mut wide = put(&store, Vec::new(), directory_header());
     let mut deep = wide;
     for _ in 0..5 {
-        wide = put(&store, (0..100).map(|n| link(&n.to_string(), wide)).collect(), directory_header());
+        wide = put(
+            &store,
+            (0..100).map(|n| link(&n.to_string(), wide)).collect(),
+            directory_header(),
+        );
     }
     for _ in 0..100 {
         deep = put(&store, vec![link("d", deep)], directory_header());
     }
-    let limits = Limits { entries: 500, ..Limits::default() };
+    let limits = Limits {
+        entries: 500,
+        ..Limits::default()
+    };
     let target = directory.path().join("bomb");
     let error = export(&store, &wide.into(), &target, limits).unwrap_err();
-    assert!(matches!(error, ReadError::OverLimit { what: "entries", limit: 500, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ReadError::OverLimit {
+                what: "entries",
+                limit: 500,
+                ..
+            }
+        ),
+        "{error}"
+    );
     let error = export(&store, &deep.into(), &target, limits).unwrap_err();
-    assert!(matches!(error, ReadError::OverLimit { what: "nested directories", .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            ReadError::OverLimit {
+                what: "nested directories",
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
@@ -209,10 +287,23 @@ fn sizes_that_lie_are_refused() {
     let (_directory, store) = store();
     let leaf = add(&store, b"four");
     let lying = put(&store, vec![link("", leaf)], file_header(&[5]));
-    assert!(matches!(read_all(&store, lying), Err(ReadError::PartSize { found: 4, declared: 5, .. })));
+    assert!(matches!(
+        read_all(&store, lying),
+        Err(ReadError::PartSize {
+            found: 4,
+            declared: 5,
+            ..
+        })
+    ));
     for (links, sizes) in [(vec![link("", leaf)], vec![]), (vec![link("", leaf)], vec![0])] {
         let bad = put(&store, links, file_header(&sizes));
-        assert!(matches!(read_all(&store, bad), Err(ReadError::Node { reason: NodeError::Sizes, .. })));
+        assert!(matches!(
+            read_all(&store, bad),
+            Err(ReadError::Node {
+                reason: NodeError::Sizes,
+                ..
+            })
+        ));
     }
 }
 
@@ -223,7 +314,11 @@ fn files_whose_leaves_are_dag_pb_are_read() {
     put_number(&mut header, 1, 2);
     put_bytes(&mut header, 2, b"old leaf");
     put_number(&mut header, 3, 8);
-    let block = PbNode { links: Vec::new(), data: header.into() }.encode();
+    let block = PbNode {
+        links: Vec::new(),
+        data: header.into(),
+    }
+    .encode();
     let leaf = Cid::new_v0(*cid_of(DAG_PB, &block).hash()).unwrap();
     store.put(&leaf, &block).unwrap();
     let root = put(&store, vec![link("", leaf), link("", leaf)], file_header(&[8, 8]));
@@ -240,9 +335,17 @@ fn sharded_directories_are_read() {
     put_number(&mut header, 5, 0x22);
     put_number(&mut header, 6, 256);
     let header = Bytes::from(header);
-    let inner = put(&store, vec![link("03one", file), link("A0two", file)], header.clone());
+    let inner = put(
+        &store,
+        vec![link("03one", file), link("A0two", file)],
+        header.clone(),
+    );
     let root = put(&store, vec![link("00three", file), link("7F", inner)], header);
-    let names: Vec<String> = list(&store, &root).unwrap().into_iter().map(|entry| entry.name).collect();
+    let names: Vec<String> = list(&store, &root)
+        .unwrap()
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
     assert_eq!(names, ["one", "three", "two"]);
 }
 

@@ -1,0 +1,130 @@
+//! Blocks and presences that come from peers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use cid::Cid;
+use libp2p::PeerId;
+
+use super::peer::Asked;
+use super::{Action, Client, Stage};
+use crate::content::bitswap::message::Held;
+use crate::content::bitswap::{Arrival, Offence};
+use crate::content::store::StoreError;
+
+impl Client {
+    /// Takes the blocks that are wanted. A block that was never asked for is an offence: its CID is computed, so
+    /// this is also what a wrong block in answer to a CID comes to.
+    pub(super) fn on_blocks(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        blocks: Vec<(Cid, Bytes)>,
+        out: &mut Vec<Action>,
+    ) {
+        let mut wanted = Vec::new();
+        for (cid, data) in blocks {
+            let asked = self.peer(now, id).on_block(now, &cid, data.len() as u64);
+            match (self.accept(&cid, &id), asked) {
+                (Acceptance::Wanted, _) => wanted.push((cid, data)),
+                (Acceptance::Unwanted, Asked::Yes) => out.push(Action::Duplicate),
+                (Acceptance::Unwanted, Asked::Never) => {
+                    self.penalise(now, id, Offence::UnwantedBlock { cid }, out);
+                    break;
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            out.push(Action::Store { blocks: wanted });
+        }
+    }
+
+    pub(super) fn on_presences(&mut self, now: Instant, id: PeerId, presences: &[(Cid, Held)]) {
+        self.peer(now, id).on_progress(now);
+        for (cid, held) in presences {
+            match held {
+                Held::Yes => self.on_have(now, id, cid),
+                Held::No => self.on_refusal(now, id, cid),
+            }
+        }
+    }
+
+    /// Ends the want of a block that was stored, or could not be.
+    pub(super) fn on_stored(
+        &mut self,
+        cid: Cid,
+        result: &Result<u64, Arc<StoreError>>,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(want) = self.end_want(&cid, out) else {
+            return;
+        };
+        for session in want.sessions {
+            if let Some(fetch) = self.sessions.get_mut(&session) {
+                fetch.wants.remove(&cid);
+            }
+            let arrival = match result {
+                Ok(size) => Arrival::Stored { cid, size: *size },
+                Err(error) => Arrival::Failed {
+                    cid,
+                    error: Arc::clone(error),
+                },
+            };
+            out.push(Action::Deliver { session, arrival });
+        }
+    }
+
+    fn accept(&mut self, cid: &Cid, id: &PeerId) -> Acceptance {
+        let Some(want) = self.wants.get_mut(cid) else {
+            return Acceptance::Unwanted;
+        };
+        match want.stage {
+            Stage::Storing => return Acceptance::Unwanted,
+            Stage::Asked(other) if other != *id => {
+                if let Some(peer) = self.peers.get_mut(&other) {
+                    peer.asked.remove(cid);
+                }
+            }
+            Stage::Asked(_) | Stage::Waiting => {}
+        }
+        want.stage = Stage::Storing;
+        // The sender struck the want off its list when it sent the block.
+        want.told.remove(id);
+        Acceptance::Wanted
+    }
+
+    fn on_have(&mut self, now: Instant, id: PeerId, cid: &Cid) {
+        self.peer(now, id).probed.remove(cid);
+        let Some(want) = self.wants.get_mut(cid) else {
+            return;
+        };
+        want.refused.remove(&id);
+        for session in &want.sessions {
+            if let Some(fetch) = self.sessions.get_mut(session)
+                && fetch.providers.len() < self.config.providers
+            {
+                fetch.providers.insert(id);
+            }
+        }
+    }
+
+    fn on_refusal(&mut self, now: Instant, id: PeerId, cid: &Cid) {
+        let peer = self.peer(now, id);
+        peer.probed.remove(cid);
+        peer.asked.remove(cid);
+        let Some(want) = self.wants.get_mut(cid) else {
+            return;
+        };
+        want.refused.insert(id, now);
+        if want.stage == Stage::Asked(id) {
+            want.stage = Stage::Waiting;
+            self.waiting.push_front(*cid);
+        }
+    }
+}
+
+enum Acceptance {
+    Wanted,
+    Unwanted,
+}

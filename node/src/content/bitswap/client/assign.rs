@@ -1,0 +1,167 @@
+//! Giving waiting wants to peers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use cid::Cid;
+use libp2p::PeerId;
+
+use super::peer::Readiness;
+use super::{Action, Client, LOOK, Stage, Want, dial};
+use crate::content::bitswap::message::{Entry, EntryKind};
+
+/// Peers that are asked at once whether they have a block.
+const MAX_PROBES: usize = 32;
+
+type Letters = BTreeMap<PeerId, Vec<Entry>>;
+
+/// Who can take a want.
+enum Choice {
+    Ask(PeerId),
+    /// Somebody soon.
+    Wait,
+    Nobody,
+}
+
+impl Client {
+    /// Asks for what is waiting as far as windows allow; what is left stays in order.
+    pub(super) fn assign(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let mut letters = Letters::new();
+        let mut left = VecDeque::new();
+        while let Some(cid) = self.waiting.pop_front() {
+            let Some(want) = self.wants.get(&cid).filter(|want| want.stage == Stage::Waiting) else {
+                continue;
+            };
+            match self.choose(now, want) {
+                Choice::Ask(peer) => {
+                    self.ask(now, &cid, peer, &mut letters);
+                    continue;
+                }
+                Choice::Wait => {}
+                Choice::Nobody => self.look(now, &cid, &mut letters, out),
+            }
+            left.push_back(cid);
+        }
+        self.waiting = left;
+        out.extend(
+            letters
+                .into_iter()
+                .map(|(peer, entries)| Action::Tell { peer, entries }),
+        );
+    }
+
+    /// The provider with the most room that has not said no lately.
+    fn choose(&self, now: Instant, want: &Want) -> Choice {
+        let mut best = None;
+        let mut choice = Choice::Nobody;
+        for id in want
+            .sessions
+            .iter()
+            .filter_map(|id| self.sessions.get(id))
+            .flat_map(|fetch| &fetch.providers)
+        {
+            let refused = want
+                .refused
+                .get(id)
+                .is_some_and(|at| now < *at + self.config.refusal);
+            let Some(peer) = self.peers.get(id).filter(|_| !refused) else {
+                continue;
+            };
+            match peer.readiness(now) {
+                Readiness::Ready(load) => {
+                    let rank = (load, mix(id, self.salt));
+                    if best.is_none_or(|(least, _)| rank < least) {
+                        best = Some((rank, *id));
+                    }
+                }
+                Readiness::Busy => choice = Choice::Wait,
+                Readiness::No => {}
+            }
+        }
+        best.map_or(choice, |(_, id)| Choice::Ask(id))
+    }
+
+    fn ask(&mut self, now: Instant, cid: &Cid, id: PeerId, letters: &mut Letters) {
+        let (Some(want), Some(peer)) = (self.wants.get_mut(cid), self.peers.get_mut(&id)) else {
+            return;
+        };
+        want.stage = Stage::Asked(id);
+        want.told.insert(id);
+        want.refused.remove(&id);
+        peer.ask(now, *cid);
+        letters
+            .entry(id)
+            .or_default()
+            .push(Entry::want(*cid, EntryKind::Block));
+    }
+
+    /// No provider can be asked: dials those that are away, asks connected peers whether they have the block, and has
+    /// others looked for.
+    fn look(&mut self, now: Instant, cid: &Cid, letters: &mut Letters, out: &mut Vec<Action>) {
+        let Some(want) = self.wants.get_mut(cid) else {
+            return;
+        };
+        if want.look_at.is_some_and(|at| now < at) {
+            return;
+        }
+        want.look_at = Some(now + LOOK);
+        for session in want.sessions.iter().filter_map(|id| self.sessions.get(id)) {
+            for id in &session.providers {
+                if let Some(peer) = self.peers.get_mut(id) {
+                    dial(now, *id, peer, out);
+                }
+            }
+        }
+        self.probe(now, cid, letters);
+        self.search(now, cid, out);
+    }
+
+    fn probe(&mut self, now: Instant, cid: &Cid, letters: &mut Letters) {
+        let Some(want) = self.wants.get_mut(cid) else {
+            return;
+        };
+        let told = want.told.clone();
+        let strangers = self
+            .peers
+            .iter_mut()
+            .filter(|(id, peer)| !told.contains(id) && peer.takes_probe(now));
+        for (id, peer) in strangers.take(MAX_PROBES) {
+            peer.probe(*cid);
+            want.told.insert(*id);
+            letters
+                .entry(*id)
+                .or_default()
+                .push(Entry::want(*cid, EntryKind::Have));
+        }
+    }
+
+    /// Has providers looked for, once an interval for each fetch; those who were asked before are asked again then.
+    fn search(&mut self, now: Instant, cid: &Cid, out: &mut Vec<Action>) {
+        let Some(want) = self.wants.get_mut(cid) else {
+            return;
+        };
+        let mut due = false;
+        for id in &want.sessions {
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            if session.searched.is_none_or(|at| now >= at + self.config.search) {
+                session.searched = Some(now);
+                due = true;
+            }
+        }
+        if due {
+            want.told.clear();
+            out.push(Action::Find(*cid));
+        }
+    }
+}
+
+/// An order of peers that differs from node to node (FNV-1a).
+fn mix(id: &PeerId, salt: u64) -> u64 {
+    id.to_bytes()
+        .iter()
+        .fold(salt ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
+}

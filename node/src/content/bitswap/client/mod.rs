@@ -1,0 +1,398 @@
+//! Whom to ask for what. Pure: events and the time go in, actions come out.
+//!
+//! A want is waiting, asked of one peer, or being stored. It goes to the provider whose window has the most room; a
+//! provider that says no, stalls or vanishes gives it back. When no provider can be asked, connected peers are asked
+//! whether they have it and the owner of the swarm is asked to look for more.
+
+mod arrive;
+mod assign;
+mod peer;
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use cid::Cid;
+use libp2p::PeerId;
+
+use super::message::{Entry, Held};
+use super::{Arrival, Config, Offence, SessionId};
+use crate::content::store::StoreError;
+use peer::{Link, Peer};
+
+/// How often wants that nobody can be asked for are looked at again.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What happened.
+#[derive(Debug)]
+pub(super) enum Event {
+    Open {
+        session: SessionId,
+        providers: Vec<PeerId>,
+    },
+    Want {
+        session: SessionId,
+        cids: Vec<Cid>,
+    },
+    Providers {
+        session: SessionId,
+        peers: Vec<PeerId>,
+    },
+    /// The answer to [`Action::Find`].
+    Found {
+        cid: Cid,
+        peers: Vec<PeerId>,
+    },
+    Close {
+        session: SessionId,
+    },
+    Connected(PeerId),
+    Disconnected(PeerId),
+    DialFailed(PeerId),
+    /// Connected, but without bitswap.
+    Mute(PeerId),
+    /// One of several connections closed, with what was under way on it.
+    Reset(PeerId),
+    /// Wants could not be sent.
+    Lost(PeerId),
+    Presences {
+        peer: PeerId,
+        presences: Vec<(Cid, Held)>,
+    },
+    /// Blocks whose CIDs were computed from their bytes.
+    Blocks {
+        peer: PeerId,
+        blocks: Vec<(Cid, Bytes)>,
+    },
+    Progress(PeerId),
+    /// The answer to [`Action::Store`].
+    Stored {
+        cid: Cid,
+        result: Result<u64, Arc<StoreError>>,
+    },
+    /// The peer broke the protocol.
+    Misconduct {
+        peer: PeerId,
+        offence: Offence,
+    },
+    Tick,
+}
+
+/// What to do.
+#[derive(Debug)]
+pub(super) enum Action {
+    Tell {
+        peer: PeerId,
+        entries: Vec<Entry>,
+    },
+    Dial(PeerId),
+    Find(Cid),
+    Store {
+        blocks: Vec<(Cid, Bytes)>,
+    },
+    Deliver {
+        session: SessionId,
+        arrival: Arrival,
+    },
+    Penalise {
+        peer: PeerId,
+        offence: Offence,
+    },
+    /// A block came twice.
+    Duplicate,
+    Stalled(PeerId),
+}
+
+/// The machine.
+#[derive(Debug)]
+pub(super) struct Client {
+    config: Config,
+    /// Breaks ties between peers differently on each node, so that newcomers do not all draw from one donor.
+    salt: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    wants: BTreeMap<Cid, Want>,
+    /// Wants to assign, in order; those that are no longer waiting are skipped.
+    waiting: VecDeque<Cid>,
+    peers: BTreeMap<PeerId, Peer>,
+}
+
+/// One fetch.
+#[derive(Debug, Default)]
+struct Session {
+    providers: BTreeSet<PeerId>,
+    wants: BTreeSet<Cid>,
+    searched: Option<Instant>,
+}
+
+/// One block that is wanted.
+#[derive(Debug)]
+struct Want {
+    sessions: BTreeSet<SessionId>,
+    stage: Stage,
+    /// Who said that it does not have it, and when.
+    refused: BTreeMap<PeerId, Instant>,
+    /// Who holds an entry of ours for it and must be told when it is over.
+    told: BTreeSet<PeerId>,
+    /// When to look for others again.
+    look_at: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Asked(PeerId),
+    Storing,
+}
+
+impl Client {
+    pub(super) fn new(config: Config, salt: u64) -> Self {
+        Self {
+            config,
+            salt,
+            sessions: BTreeMap::new(),
+            wants: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            peers: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Open { session, providers } => {
+                self.sessions.insert(session, Session::default());
+                self.add_providers(now, session, &providers, out);
+            }
+            Event::Want { session, cids } => self.on_want(session, &cids),
+            Event::Providers { session, peers } => self.add_providers(now, session, &peers, out),
+            Event::Found { cid, peers } => self.on_found(now, &cid, &peers, out),
+            Event::Close { session } => self.on_close(session, out),
+            Event::Connected(peer) => self.on_connected(now, peer),
+            Event::Disconnected(peer) => self.on_disconnected(now, &peer),
+            Event::DialFailed(peer) => self.on_dial_failed(now, &peer),
+            Event::Mute(peer) => {
+                self.peer(now, peer).link = Link::Mute;
+                self.release(&peer);
+            }
+            Event::Reset(peer) => _ = self.release(&peer),
+            Event::Lost(peer) => {
+                self.release(&peer);
+                let config = self.config;
+                self.peer(now, peer).rest(now, &config);
+            }
+            Event::Presences { peer, presences } => self.on_presences(now, peer, &presences),
+            Event::Blocks { peer, blocks } => self.on_blocks(now, peer, blocks, out),
+            Event::Progress(peer) => self.peer(now, peer).on_progress(now),
+            Event::Stored { cid, result } => self.on_stored(cid, &result, out),
+            Event::Misconduct { peer, offence } => self.penalise(now, peer, offence, out),
+            Event::Tick => self.release_stalled(now, out),
+        }
+        self.assign(now, out);
+    }
+
+    /// When [`Event::Tick`] is due, and why.
+    pub(super) fn deadline(&self, now: Instant) -> Option<(Instant, &'static str)> {
+        let stall = self
+            .peers
+            .values()
+            .filter_map(|peer| peer.stalls_at(&self.config))
+            .min();
+        let look = (!self.waiting.is_empty()).then(|| now + LOOK);
+        let stall = stall.map(|at| (at, "a peer that was asked for blocks stalls"));
+        let look = look.map(|at| (at, "look again for somebody who has what is wanted"));
+        stall.into_iter().chain(look).min_by_key(|(at, _)| *at)
+    }
+
+    /// Whether the connection to a peer is needed.
+    pub(super) fn needs(&self, peer: &PeerId) -> bool {
+        self.peers
+            .get(peer)
+            .is_some_and(|known| !known.asked.is_empty() || !known.probed.is_empty())
+            || self
+                .sessions
+                .values()
+                .any(|session| session.providers.contains(peer))
+    }
+
+    /// Whether a peer that broke the protocol is still to be left alone.
+    pub(super) fn is_banned(&self, now: Instant, peer: &PeerId) -> bool {
+        self.peers.get(peer).is_some_and(|known| known.is_banned(now))
+    }
+
+    fn on_want(&mut self, session: SessionId, cids: &[Cid]) {
+        let Some(fetch) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        for cid in cids {
+            fetch.wants.insert(*cid);
+            let want = self.wants.entry(*cid).or_insert_with(|| {
+                self.waiting.push_back(*cid);
+                Want::default()
+            });
+            want.sessions.insert(session);
+        }
+    }
+
+    fn on_close(&mut self, session: SessionId, out: &mut Vec<Action>) {
+        let Some(fetch) = self.sessions.remove(&session) else {
+            return;
+        };
+        for cid in fetch.wants {
+            let Some(want) = self.wants.get_mut(&cid) else {
+                continue;
+            };
+            want.sessions.remove(&session);
+            if want.sessions.is_empty() {
+                self.end_want(&cid, out);
+            }
+        }
+        self.forget_strangers();
+    }
+
+    /// Removes a want and tells everybody who holds an entry for it.
+    fn end_want(&mut self, cid: &Cid, out: &mut Vec<Action>) -> Option<Want> {
+        let want = self.wants.remove(cid)?;
+        for id in &want.told {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.asked.remove(cid);
+                peer.probed.remove(cid);
+            }
+            out.push(Action::Tell {
+                peer: *id,
+                entries: vec![Entry::cancel(*cid)],
+            });
+        }
+        Some(want)
+    }
+
+    fn on_found(&mut self, now: Instant, cid: &Cid, peers: &[PeerId], out: &mut Vec<Action>) {
+        let Some(want) = self.wants.get(cid) else { return };
+        for session in want.sessions.clone() {
+            self.add_providers(now, session, peers, out);
+        }
+    }
+
+    fn add_providers(&mut self, now: Instant, session: SessionId, peers: &[PeerId], out: &mut Vec<Action>) {
+        let Some(fetch) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        for id in peers {
+            if fetch.providers.len() >= self.config.providers {
+                break;
+            }
+            let peer = self.peers.entry(*id).or_insert_with(|| Peer::new(now));
+            if peer.is_banned(now) {
+                continue;
+            }
+            fetch.providers.insert(*id);
+            dial(now, *id, peer, out);
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant, id: PeerId) {
+        self.peer(now, id).link = Link::Connected;
+        for cid in &self.waiting {
+            if let Some(want) = self.wants.get_mut(cid) {
+                want.look_at = None;
+            }
+        }
+    }
+
+    fn on_disconnected(&mut self, now: Instant, id: &PeerId) {
+        self.release(id);
+        self.peer(now, *id).link = Link::Away;
+        self.forget_strangers();
+    }
+
+    fn on_dial_failed(&mut self, now: Instant, id: &PeerId) {
+        let config = self.config;
+        if let Some(peer) = self.peers.get_mut(id)
+            && matches!(peer.link, Link::Dialing(_))
+        {
+            peer.link = Link::Away;
+            peer.rest(now, &config);
+        }
+    }
+
+    fn release_stalled(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let config = self.config;
+        let is_stalled = |peer: &Peer| peer.stalls_at(&config).is_some_and(|at| at <= now);
+        let stalled: Vec<PeerId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| is_stalled(peer))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in stalled {
+            let entries = self.release(&id).into_iter().map(Entry::cancel).collect();
+            self.peer(now, id).rest(now, &config);
+            out.push(Action::Stalled(id));
+            out.push(Action::Tell { peer: id, entries });
+        }
+    }
+
+    /// Takes back everything that was asked of a peer, to be asked of others first thing. Returns what it was.
+    fn release(&mut self, id: &PeerId) -> Vec<Cid> {
+        let Some(peer) = self.peers.get_mut(id) else {
+            return Vec::new();
+        };
+        let (asked, probed) = peer.release();
+        for cid in asked.iter().rev() {
+            if let Some(want) = self.wants.get_mut(cid)
+                && want.stage == Stage::Asked(*id)
+            {
+                want.stage = Stage::Waiting;
+                self.waiting.push_front(*cid);
+            }
+        }
+        // Wants it refused are among those it was told, so all of them are looked at.
+        self.wants.values_mut().for_each(|want| _ = want.told.remove(id));
+        asked.into_iter().chain(probed).collect()
+    }
+
+    fn penalise(&mut self, now: Instant, id: PeerId, offence: Offence, out: &mut Vec<Action>) {
+        let config = self.config;
+        self.release(&id);
+        self.peer(now, id).ban(now, &config);
+        self.sessions
+            .values_mut()
+            .for_each(|session| _ = session.providers.remove(&id));
+        out.push(Action::Penalise { peer: id, offence });
+    }
+
+    fn peer(&mut self, now: Instant, id: PeerId) -> &mut Peer {
+        self.peers.entry(id).or_insert_with(|| Peer::new(now))
+    }
+
+    /// Peers that are away and that no fetch names need not be remembered, bans aside.
+    fn forget_strangers(&mut self) {
+        let sessions = &self.sessions;
+        let named = |id: &PeerId| sessions.values().any(|session| session.providers.contains(id));
+        self.peers
+            .retain(|id, peer| peer.link != Link::Away || peer.has_ban() || named(id));
+    }
+}
+
+impl Default for Want {
+    fn default() -> Self {
+        Self {
+            sessions: BTreeSet::new(),
+            stage: Stage::Waiting,
+            refused: BTreeMap::new(),
+            told: BTreeSet::new(),
+            look_at: None,
+        }
+    }
+}
+
+/// Dials a peer unless it is connected, being dialled, or to be left alone.
+fn dial(now: Instant, id: PeerId, peer: &mut Peer, out: &mut Vec<Action>) {
+    if peer.takes_dial(now) {
+        peer.link = Link::Dialing(now);
+        out.push(Action::Dial(id));
+    }
+}
+
+#[cfg(test)]
+mod tests;

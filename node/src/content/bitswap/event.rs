@@ -1,0 +1,62 @@
+//! What the behaviour tells the owner of the swarm.
+
+use cid::Cid;
+use libp2p::PeerId;
+
+use super::MessageError;
+
+/// For the owner of the swarm.
+#[derive(Debug)]
+pub enum Event {
+    /// A fetch knows nobody who has `cid`: look it up and answer with
+    /// [`Behaviour::providers_found`](super::Behaviour::providers_found).
+    FindProviders {
+        /// What is wanted.
+        cid: Cid,
+    },
+    /// Announce that this node has `cid`.
+    Provide {
+        /// The root to announce.
+        cid: Cid,
+    },
+    /// A peer broke the protocol; its connections are being closed and it is left alone for a while.
+    Offence {
+        /// Who.
+        peer: PeerId,
+        /// What it did.
+        offence: Offence,
+    },
+}
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Offence {
+    /// A message over a limit, or one that makes no sense.
+    #[error("sent a bad bitswap message: {0}")]
+    Message(#[from] MessageError),
+    /// A block that was never asked for; also what a wrong block for a CID is, because a block's CID is computed.
+    #[error("sent block {cid}, which it was not asked for")]
+    UnwantedBlock {
+        /// What the bytes hash to.
+        cid: Cid,
+    },
+}
+
+/// What has passed since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Blocks received and stored.
+    pub blocks_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Blocks received twice.
+    pub duplicates: u64,
+    /// Blocks given to others.
+    pub blocks_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+    /// Peers that broke the protocol.
+    pub offences: u64,
+    /// Times a peer stalled and lost its share.
+    pub stalls: u64,
+}

@@ -1,0 +1,83 @@
+//! One message from a stream, one frame to it, each with a deadline.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::swarm::Stream;
+
+use super::message::{Message, MessageError, frame_length};
+
+/// Memory grows with what has arrived, not with what was declared.
+const PIECE: usize = 64 << 10;
+
+/// Why no further message comes from a stream.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadFault {
+    /// The stream ended, as streams do.
+    #[error("closed: {0}")]
+    Closed(#[from] io::Error),
+    /// A message was begun and not finished in time.
+    #[error("a message did not arrive within {0:?}")]
+    Slow(Duration),
+    /// What arrived breaks the protocol.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+}
+
+/// Reads one message. Waits for its first byte without a deadline: an idle stream is no fault. Adds what arrives to
+/// `received`.
+pub(super) async fn read_message(
+    stream: &mut Stream,
+    received: &AtomicU64,
+    deadline: Duration,
+) -> Result<Message, ReadFault> {
+    let mut first = [0; 1];
+    stream.read_exact(&mut first).await?;
+    match tokio::time::timeout(deadline, read_rest(stream, first[0], received)).await {
+        Ok(read) => Ok(Message::decode(&Bytes::from(read?))?),
+        Err(_) => Err(ReadFault::Slow(deadline)),
+    }
+}
+
+/// Writes a whole frame.
+pub(super) async fn write_frame(stream: &mut Stream, frame: &[u8], deadline: Duration) -> io::Result<()> {
+    let write = async {
+        stream.write_all(frame).await?;
+        stream.flush().await
+    };
+    match tokio::time::timeout(deadline, write).await {
+        Ok(written) => written,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+async fn read_rest(stream: &mut Stream, first: u8, received: &AtomicU64) -> Result<Vec<u8>, ReadFault> {
+    let length = read_length(stream, first).await?;
+    let mut body = Vec::with_capacity(length.min(PIECE));
+    while body.len() < length {
+        let start = body.len();
+        body.resize(length.min(start + PIECE), 0);
+        let count = stream.read(&mut body[start..]).await?;
+        if count == 0 {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        }
+        body.truncate(start + count);
+        received.fetch_add(count as u64, Ordering::Relaxed);
+    }
+    Ok(body)
+}
+
+async fn read_length(stream: &mut Stream, first: u8) -> Result<usize, ReadFault> {
+    let mut start = vec![first];
+    loop {
+        if let Some((length, _)) = frame_length(&start)? {
+            return Ok(length);
+        }
+        let mut next = [0; 1];
+        stream.read_exact(&mut next).await?;
+        start.push(next[0]);
+    }
+}

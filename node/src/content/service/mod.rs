@@ -1,0 +1,249 @@
+//! The handle to content that the rest of the node holds.
+
+mod error;
+mod fetch;
+mod read;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cid::Cid;
+
+use super::bitswap::{self, Fetcher, Offline};
+use super::store::{self, GcReport, PinRecord, Presence, Stat, Store, StoreError, VerifyReport};
+use super::unixfs::{self, AddError, Added, Layout};
+pub use error::FetchError;
+pub use fetch::{Fetch, FetchRequest, Progress};
+pub use read::FileStream;
+
+/// Where content is kept and how it travels.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The store's directory.
+    pub root: PathBuf,
+    /// Bytes of blocks it may hold.
+    pub limit: u64,
+    /// How added files are cut.
+    pub layout: Layout,
+    /// Deadlines of the exchange.
+    pub bitswap: bitswap::Config,
+}
+
+/// Whether collection may take what is added or fetched.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Pin {
+    /// It may.
+    #[default]
+    No,
+    /// It is kept until it is unpinned; the name is for people.
+    Named(String),
+}
+
+/// Opens the store and makes the behaviour that exchanges its blocks. Without a swarm, drop the behaviour: everything
+/// but fetching works.
+///
+/// # Errors
+/// [`StoreError::Io`] with the path.
+pub fn open(config: Config) -> Result<(Content, bitswap::Behaviour), StoreError> {
+    let store = Arc::new(Store::open(store::Config {
+        root: config.root,
+        limit: config.limit,
+    })?);
+    let (behaviour, fetcher) = bitswap::Behaviour::new(Arc::clone(&store), config.bitswap);
+    Ok((
+        Content {
+            store,
+            fetcher,
+            layout: config.layout,
+        },
+        behaviour,
+    ))
+}
+
+/// Adds, fetches, reads and keeps content. Clones share one store. Must be used inside a tokio runtime.
+#[derive(Debug, Clone)]
+pub struct Content {
+    store: Arc<Store>,
+    fetcher: Fetcher,
+    layout: Layout,
+}
+
+impl Content {
+    /// The store underneath, whose calls block.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Adds one file, of any size.
+    ///
+    /// # Errors
+    /// [`AddError`], naming the path; what was stored before it is reused by the next try.
+    pub async fn add_file(&self, path: PathBuf, pin: Pin) -> Result<Added, AddError> {
+        let layout = self.layout;
+        self.add(pin, move |mut store| {
+            let file = std::fs::File::open(&path).map_err(|source| AddError::Read {
+                path: path.clone(),
+                source,
+            })?;
+            unixfs::add_reader(&mut store, layout, &path, file)
+        })
+        .await
+    }
+
+    /// Adds a file or a directory with everything under it, names that begin with a dot aside.
+    ///
+    /// # Errors
+    /// [`AddError`], naming the path; what was stored before it is reused by the next try.
+    pub async fn add_dir(&self, path: PathBuf, pin: Pin) -> Result<Added, AddError> {
+        let layout = self.layout;
+        self.add(pin, move |mut store| unixfs::add_path(&mut store, layout, &path))
+            .await
+    }
+
+    /// Adds a directory given as names (`/` for subdirectories) and bytes. Equal maps give equal CIDs.
+    ///
+    /// # Errors
+    /// [`AddError`], naming the file.
+    pub async fn add_map(&self, files: BTreeMap<String, Vec<u8>>, pin: Pin) -> Result<Added, AddError> {
+        let layout = self.layout;
+        self.add(pin, move |mut store| unixfs::add_map(&mut store, layout, &files))
+            .await
+    }
+
+    /// Adds bytes as one file.
+    ///
+    /// # Errors
+    /// [`AddError::Store`].
+    pub async fn add_bytes(&self, bytes: Vec<u8>, pin: Pin) -> Result<Added, AddError> {
+        let layout = self.layout;
+        let label = PathBuf::from("bytes in memory");
+        self.add(pin, move |mut store| {
+            unixfs::add_reader(&mut store, layout, &label, bytes.as_slice())
+        })
+        .await
+    }
+
+    /// Stores one block of any codec, such as a job's DAG-CBOR.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn put_block(&self, codec: u64, data: Vec<u8>) -> Result<Cid, StoreError> {
+        let store = Arc::clone(&self.store);
+        let cid = blocking(move || {
+            let cid = store.put_new(codec, &data)?;
+            store.flush().map(|()| cid)
+        })
+        .await?;
+        self.fetcher.added();
+        Ok(cid)
+    }
+
+    /// One block, if it is held.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`], [`StoreError::Io`].
+    pub async fn get_block(&self, cid: Cid) -> Result<Option<Bytes>, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.get(&cid)).await
+    }
+
+    /// Announces that this node has `cid`.
+    ///
+    /// # Errors
+    /// [`Offline`].
+    pub async fn provide(&self, cid: Cid) -> Result<(), Offline> {
+        self.fetcher.provide(cid).await
+    }
+
+    /// Keeps a root and what it links to.
+    ///
+    /// # Errors
+    /// [`StoreError::Missing`] when it is not held, [`StoreError::Io`].
+    pub async fn pin(&self, cid: Cid, name: String) -> Result<(), StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.pin(&cid, &name)).await
+    }
+
+    /// Lets collection take a root again. Says whether it was pinned.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub async fn unpin(&self, cid: Cid) -> Result<Presence, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.unpin(&cid)).await
+    }
+
+    /// Every pinned root.
+    ///
+    /// # Errors
+    /// [`StoreError::BadPin`], [`StoreError::Io`].
+    pub async fn pins(&self) -> Result<Vec<(Cid, PinRecord)>, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.pins()).await
+    }
+
+    /// Removes what no pin and no running fetch reaches.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn gc(&self) -> Result<GcReport, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.gc()).await
+    }
+
+    /// Sizes and limits.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub async fn stat(&self) -> Result<Stat, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.stat()).await
+    }
+
+    /// Reads every block and removes the damaged ones.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub async fn verify(&self) -> Result<VerifyReport, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.verify()).await
+    }
+
+    async fn add(
+        &self,
+        pin: Pin,
+        work: impl FnOnce(&Store) -> Result<Added, AddError> + Send + 'static,
+    ) -> Result<Added, AddError> {
+        let store = Arc::clone(&self.store);
+        let added = blocking(move || {
+            let _no_collection = store.adding();
+            let added = work(&store)?;
+            keep(&store, &added.cid, &pin)?;
+            Ok::<_, AddError>(added)
+        })
+        .await?;
+        self.fetcher.added();
+        Ok(added)
+    }
+}
+
+/// Makes what was stored durable, and pins it if asked.
+fn keep(store: &Store, root: &Cid, pin: &Pin) -> Result<(), StoreError> {
+    match pin {
+        Pin::No => store.flush(),
+        Pin::Named(name) => store.pin(root, name),
+    }
+}
+
+/// Runs `work` where blocking is allowed.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // Cancelled: the runtime is shutting down and drops this task too.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,7 @@
+//! Content between real swarms on loopback.
+
+#![allow(clippy::unwrap_used)]
+
+mod bad_peers;
+mod exchange;
+mod support;

@@ -1,0 +1,183 @@
+//! Nodes with nothing but bitswap, over TCP, Noise and yamux.
+
+use std::path::Path;
+use std::time::Duration;
+
+use cid::Cid;
+use futures::StreamExt;
+use hanzod::content::bitswap::{self, Behaviour, Counters, Event};
+use hanzod::content::unixfs::Layout;
+use hanzod::content::{Config, Content, FetchRequest, Pin, open};
+use libp2p::identity::Keypair;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder, noise, tcp, yamux};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+pub(crate) const MIB: usize = 1 << 20;
+
+/// A running node; its swarm ends when it is dropped.
+pub(crate) struct Node {
+    pub(crate) content: Content,
+    pub(crate) peer: PeerId,
+    pub(crate) address: Multiaddr,
+    orders: mpsc::Sender<Order>,
+    events: mpsc::Receiver<Event>,
+    task: JoinHandle<()>,
+}
+
+enum Order {
+    Dial(Multiaddr),
+    Know(PeerId, Multiaddr),
+    Disconnect(PeerId),
+    Found(Cid, Vec<PeerId>),
+    Counters(oneshot::Sender<Counters>),
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Node {
+    pub(crate) async fn start(root: &Path, config: bitswap::Config) -> Self {
+        let config = Config {
+            root: root.to_owned(),
+            limit: 1 << 30,
+            layout: Layout::default(),
+            bitswap: config,
+        };
+        let (content, behaviour) = open(config).unwrap();
+        let mut swarm = swarm(behaviour);
+        let peer = *swarm.local_peer_id();
+        let address = listen(&mut swarm).await;
+        let (orders, inbox) = mpsc::channel(16);
+        let (outbox, events) = mpsc::channel(64);
+        let task = tokio::spawn(drive(swarm, inbox, outbox));
+        Self {
+            content,
+            peer,
+            address,
+            orders,
+            events,
+            task,
+        }
+    }
+
+    pub(crate) async fn dial(&self, other: &Self) {
+        self.order(Order::Dial(other.address.clone())).await;
+    }
+
+    /// Tells the swarm another's address, as identify or the DHT would.
+    pub(crate) async fn know(&self, other: &Self) {
+        self.know_at(other.peer, other.address.clone()).await;
+    }
+
+    pub(crate) async fn know_at(&self, peer: PeerId, address: Multiaddr) {
+        self.order(Order::Know(peer, address)).await;
+    }
+
+    pub(crate) async fn disconnect(&self, peer: PeerId) {
+        self.order(Order::Disconnect(peer)).await;
+    }
+
+    pub(crate) async fn providers_found(&self, cid: Cid, peers: Vec<PeerId>) {
+        self.order(Order::Found(cid, peers)).await;
+    }
+
+    pub(crate) async fn counters(&self) -> Counters {
+        let (sender, receiver) = oneshot::channel();
+        self.order(Order::Counters(sender)).await;
+        receiver.await.unwrap()
+    }
+
+    /// The next event of bitswap.
+    pub(crate) async fn event(&mut self) -> Event {
+        tokio::time::timeout(Duration::from_secs(10), self.events.recv())
+            .await
+            .expect("no event")
+            .unwrap()
+    }
+
+    async fn order(&self, order: Order) {
+        self.orders
+            .send(order)
+            .await
+            .unwrap_or_else(|_| panic!("the swarm has ended"));
+    }
+}
+
+pub(crate) fn swarm<B: libp2p::swarm::NetworkBehaviour>(behaviour: B) -> Swarm<B> {
+    SwarmBuilder::with_existing_identity(Keypair::generate_ed25519())
+        .with_tokio()
+        .with_tcp(
+            tcp::Config::default().nodelay(true),
+            noise::Config::new,
+            yamux::Config::default,
+        )
+        .unwrap()
+        .with_behaviour(|_| behaviour)
+        .unwrap()
+        .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(5)))
+        .build()
+}
+
+pub(crate) async fn listen<B: libp2p::swarm::NetworkBehaviour>(swarm: &mut Swarm<B>) -> Multiaddr {
+    swarm.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+    loop {
+        if let SwarmEvent::NewListenAddr { address, .. } = swarm.select_next_some().await {
+            return address.with(libp2p::multiaddr::Protocol::P2p(*swarm.local_peer_id()));
+        }
+    }
+}
+
+pub(crate) fn request(root: Cid, providers: &[&Node]) -> FetchRequest {
+    let providers = providers.iter().map(|node| node.peer).collect();
+    FetchRequest {
+        root,
+        providers,
+        deadline: Duration::from_secs(30),
+        pin: Pin::No,
+    }
+}
+
+/// Bytes that do not repeat from block to block.
+pub(crate) fn noise_bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+async fn drive(mut swarm: Swarm<Behaviour>, mut inbox: mpsc::Receiver<Order>, outbox: mpsc::Sender<Event>) {
+    loop {
+        tokio::select! {
+            event = swarm.select_next_some() => {
+                if let SwarmEvent::Behaviour(event) = event {
+                    let _ = outbox.try_send(event);
+                }
+            }
+            order = inbox.recv() => match order {
+                Some(order) => obey(&mut swarm, order),
+                None => return,
+            },
+        }
+    }
+}
+
+fn obey(swarm: &mut Swarm<Behaviour>, order: Order) {
+    match order {
+        Order::Dial(address) => swarm.dial(address).unwrap(),
+        Order::Know(peer, address) => swarm.add_peer_address(peer, address),
+        Order::Disconnect(peer) => _ = swarm.disconnect_peer_id(peer),
+        Order::Found(cid, peers) => swarm.behaviour_mut().providers_found(cid, peers),
+        Order::Counters(sender) => _ = sender.send(swarm.behaviour().counters()),
+    }
+}
