@@ -148,6 +148,13 @@ impl Behaviour {
         }
     }
 
+    fn hang_up(&mut self, peer_id: PeerId) {
+        self.out.push_back(ToSwarm::CloseConnection {
+            peer_id,
+            connection: CloseConnection::All,
+        });
+    }
+
     fn deliver(&mut self, session: SessionId, arrival: Arrival) {
         if let Some(arrivals) = self.sessions.get(&session)
             && arrivals.try_send(arrival).is_err()
@@ -200,14 +207,19 @@ impl Behaviour {
     }
 
     fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
+        if self.client.is_banned(Instant::now(), &peer) {
+            self.hang_up(peer);
+        }
         let known = self.peers.entry(peer).or_default();
         known.connections.push(connection);
+        known.keep = None;
         if known.connections.len() == 1 {
             self.client_event(ClientEvent::Connected(peer));
         }
     }
 
-    /// What was under way on a connection is lost with it, so wants are sent again on the next one.
+    /// What was under way on a connection is lost with it. The two sides may use different ones, so wants are sent
+    /// again whichever closed.
     fn on_closed(&mut self, peer: PeerId, connection: ConnectionId) {
         let Some(known) = self.peers.get_mut(&peer) else {
             return;
@@ -218,12 +230,14 @@ impl Behaviour {
             self.peers.remove(&peer);
             self.ledger.on_gone(&peer);
             self.client_event(ClientEvent::Disconnected(peer));
-        } else if was_in_use {
-            (known.wants, known.keep) = (InFlight::No, None);
-            known.outbox.clear();
-            self.ledger.on_gone(&peer);
-            self.client_event(ClientEvent::Reset(peer));
+            return;
         }
+        if was_in_use {
+            known.wants = InFlight::No;
+            known.outbox.clear();
+            self.ledger.on_moved(peer);
+        }
+        self.client_event(ClientEvent::Reset(peer));
     }
 
     fn on_report(&mut self, peer: PeerId, connection: ConnectionId, report: Report) {

@@ -10,6 +10,8 @@ use super::message::{Absent, Entry, EntryKind, Scope};
 
 /// Replies to one peer that may be under way: one being written, one being read from disk.
 const MAX_UNDER_WAY: u32 = 2;
+/// Replies to all peers that may be under way, which bounds the memory they take to 256 MB.
+const MAX_ALL_UNDER_WAY: u32 = 128;
 /// Entries of one turn.
 const TURN: usize = 256;
 
@@ -107,6 +109,9 @@ impl Ledger {
 
     /// The next peer's turn, in rotation. [`Ledger::on_answered`] and [`Ledger::on_sent`] end it.
     pub(super) fn next_turn(&mut self) -> Option<Turn> {
+        if self.turns.is_empty() || self.replies_under_way() >= MAX_ALL_UNDER_WAY {
+            return None;
+        }
         while let Some(peer) = self.turns.pop_front() {
             let Some(account) = self.accounts.get_mut(&peer) else {
                 continue;
@@ -136,6 +141,14 @@ impl Ledger {
         }
     }
 
+    /// Replies under way were lost with their connection, and another is used now. The peer asks again.
+    pub(super) fn on_moved(&mut self, peer: PeerId) {
+        if let Some(account) = self.accounts.get_mut(&peer) {
+            account.under_way = 0;
+            self.give_turn(peer);
+        }
+    }
+
     /// The peer is gone, with all it wanted.
     pub(super) fn on_gone(&mut self, peer: &PeerId) {
         self.accounts.remove(peer);
@@ -146,6 +159,10 @@ impl Ledger {
         self.accounts
             .get(peer)
             .is_some_and(|account| !account.wants.is_empty() || account.under_way > 0)
+    }
+
+    fn replies_under_way(&self) -> u32 {
+        self.accounts.values().map(|account| account.under_way).sum()
     }
 
     fn give_turn(&mut self, peer: PeerId) {

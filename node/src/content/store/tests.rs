@@ -153,3 +153,11 @@ fn what_is_not_held_cannot_be_pinned() {
         Err(StoreError::Missing { .. })
     ));
 }
+
+#[test]
+fn a_full_disk_is_named_and_says_what_to_do() {
+    let full = StoreError::io("write", Path::new("/data/blocks"));
+    let error = full(std::io::ErrorKind::StorageFull.into());
+    assert!(matches!(error, StoreError::DiskFull { .. }));
+    assert!(error.to_string().contains("/data/blocks") && error.to_string().contains("nothing was lost"));
+}

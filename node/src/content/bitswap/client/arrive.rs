@@ -26,7 +26,7 @@ impl Client {
         let mut wanted = Vec::new();
         for (cid, data) in blocks {
             let asked = self.peer(now, id).on_block(now, &cid, data.len() as u64);
-            match (self.accept(&cid, &id), asked) {
+            match (self.accept(&cid, &id, data.len() as u64), asked) {
                 (Acceptance::Wanted, _) => wanted.push((cid, data)),
                 (Acceptance::Unwanted, Asked::Yes) => out.push(Action::Duplicate),
                 (Acceptance::Unwanted, Asked::Never) => {
@@ -75,12 +75,12 @@ impl Client {
         }
     }
 
-    fn accept(&mut self, cid: &Cid, id: &PeerId) -> Acceptance {
+    fn accept(&mut self, cid: &Cid, id: &PeerId, size: u64) -> Acceptance {
         let Some(want) = self.wants.get_mut(cid) else {
             return Acceptance::Unwanted;
         };
         match want.stage {
-            Stage::Storing => return Acceptance::Unwanted,
+            Stage::Storing(_) => return Acceptance::Unwanted,
             Stage::Asked(other) if other != *id => {
                 if let Some(peer) = self.peers.get_mut(&other) {
                     peer.asked.remove(cid);
@@ -88,7 +88,8 @@ impl Client {
             }
             Stage::Asked(_) | Stage::Waiting => {}
         }
-        want.stage = Stage::Storing;
+        want.stage = Stage::Storing(size);
+        self.storing += size;
         // The sender struck the want off its list when it sent the block.
         want.told.remove(id);
         Acceptance::Wanted

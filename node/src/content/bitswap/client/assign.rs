@@ -7,7 +7,7 @@ use cid::Cid;
 use libp2p::PeerId;
 
 use super::peer::Readiness;
-use super::{Action, Client, LOOK, Stage, Want, dial};
+use super::{Action, Client, LOOK, MAX_STORING, Stage, Want, dial};
 use crate::content::bitswap::message::{Entry, EntryKind};
 
 /// Peers that are asked at once whether they have a block.
@@ -26,6 +26,9 @@ enum Choice {
 impl Client {
     /// Asks for what is waiting as far as windows allow; what is left stays in order.
     pub(super) fn assign(&mut self, now: Instant, out: &mut Vec<Action>) {
+        if self.storing >= MAX_STORING {
+            return;
+        }
         let mut letters = Letters::new();
         let mut left = VecDeque::new();
         while let Some(cid) = self.waiting.pop_front() {

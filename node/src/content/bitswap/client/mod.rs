@@ -24,6 +24,8 @@ use peer::{Link, Peer};
 
 /// How often wants that nobody can be asked for are looked at again.
 const LOOK: Duration = Duration::from_millis(500);
+/// While this many bytes wait for the disk nothing more is asked for.
+const MAX_STORING: u64 = 64 << 20;
 
 /// What happened.
 #[derive(Debug)]
@@ -116,6 +118,8 @@ pub(super) struct Client {
     /// Wants to assign, in order; those that are no longer waiting are skipped.
     waiting: VecDeque<Cid>,
     peers: BTreeMap<PeerId, Peer>,
+    /// Bytes that have come and are not yet on disk.
+    storing: u64,
 }
 
 /// One fetch.
@@ -143,7 +147,8 @@ struct Want {
 enum Stage {
     Waiting,
     Asked(PeerId),
-    Storing,
+    /// Its bytes have come and are being written.
+    Storing(u64),
 }
 
 impl Client {
@@ -155,6 +160,7 @@ impl Client {
             wants: BTreeMap::new(),
             waiting: VecDeque::new(),
             peers: BTreeMap::new(),
+            storing: 0,
         }
     }
 
@@ -253,6 +259,9 @@ impl Client {
     /// Removes a want and tells everybody who holds an entry for it.
     fn end_want(&mut self, cid: &Cid, out: &mut Vec<Action>) -> Option<Want> {
         let want = self.wants.remove(cid)?;
+        if let Stage::Storing(size) = want.stage {
+            self.storing -= size;
+        }
         for id in &want.told {
             if let Some(peer) = self.peers.get_mut(id) {
                 peer.asked.remove(cid);

@@ -310,6 +310,39 @@ fn closing_a_fetch_cancels_what_only_it_wanted() {
 }
 
 #[test]
+fn a_slow_disk_holds_back_the_asking() {
+    let (mut bench, peers) = Bench::with_peers(1);
+    let block_of = |number: u8| {
+        let data = Bytes::from(vec![number; 2 << 20]);
+        (cid_of(RAW, &data), data)
+    };
+    let large: Vec<(Cid, Bytes)> = (0..32).map(block_of).collect();
+    bench.handle(Event::Want {
+        session: SESSION,
+        cids: large.iter().map(|(cid, _)| *cid).collect(),
+    });
+    let first = large[0].0;
+    bench.handle(Event::Blocks {
+        peer: peers[0],
+        blocks: large,
+    });
+    let more = |from: u32| (from..from + 8).map(|n| block(n).0).collect();
+    assert!(
+        bench
+            .handle(Event::Want {
+                session: SESSION,
+                cids: more(10)
+            })
+            .is_empty()
+    );
+    let out = bench.handle(Event::Stored {
+        cid: first,
+        result: Ok(2 << 20),
+    });
+    assert!(!told(&out, &peers[0], EntryKind::Block).is_empty());
+}
+
+#[test]
 fn a_full_disk_is_told_to_whoever_waits() {
     let (mut bench, peers) = Bench::with_peers(1);
     bench.want(1);
