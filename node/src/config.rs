@@ -24,6 +24,9 @@ pub struct Config {
     pub training: TrainingConfig,
     /// The log.
     pub log: logging::Config,
+    /// Faults to commit, from the command line alone: for scenarios.
+    #[serde(skip)]
+    pub faults: Vec<crate::job::Fault>,
 }
 
 /// The `[content]` section.

@@ -3,10 +3,12 @@
 pub mod api;
 mod cli;
 pub mod config;
+pub mod content;
 pub mod counter;
 pub mod files;
 pub mod home;
 pub mod identity;
+pub mod job;
 pub mod link;
 pub mod logging;
 pub mod metrics;

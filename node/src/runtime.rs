@@ -2,9 +2,13 @@
 
 use crate::api::{self, ContentApi, JobsApi, Server};
 use crate::config::Config;
+use crate::content::store::StoreError;
+use crate::content::unixfs::Layout;
+use crate::content::{self, Content, bitswap};
 use crate::files::{self, FileError};
 use crate::home::{Home, HomeError, HomeLock};
 use crate::identity::{KeyError, NodeIdentity};
+use crate::job;
 use crate::link::{Acceptor, LinkContext, LinkPool};
 use crate::metrics::Metrics;
 use crate::net::{self, Driver, NetEvent, NetHandle};
@@ -62,6 +66,15 @@ pub enum StartError {
     /// The API does not start.
     #[error(transparent)]
     Api(#[from] api::ServerError),
+    /// The content store cannot be opened.
+    #[error(transparent)]
+    Content(#[from] StoreError),
+    /// The device cannot be had.
+    #[error(transparent)]
+    Device(#[from] job::device::DeviceError),
+    /// The trainer thread does not start.
+    #[error("the trainer thread does not start: {0}")]
+    Trainer(std::io::Error),
     /// The link protocol is registered twice.
     #[error("the sealed-link protocol is already registered")]
     Links,
@@ -118,6 +131,8 @@ pub struct Parts {
     pub events: mpsc::Receiver<NetEvent>,
     /// Sends over sealed links.
     pub links: LinkPool,
+    /// The content store.
+    pub content: Content,
     /// The counters.
     pub metrics: Metrics,
     /// Cancelled when the node stops.
@@ -165,7 +180,7 @@ impl Node {
         let parts = start_network(home, config, network, identity, &mut tasks)?;
         let (identity, net, stop) = (Arc::clone(&parts.identity), parts.net.clone(), parts.stop.clone());
         let mut state = api_state(&parts);
-        let services = start_services(parts, &mut tasks);
+        let services = start_services(parts, &mut tasks)?;
         state.jobs = services.jobs;
         state.content = services.content;
         let api = server.address();
@@ -222,6 +237,7 @@ fn start_network(
 ) -> Result<Parts, StartError> {
     let metrics = Metrics::default();
     let stop = CancellationToken::new();
+    let (content, exchange) = content::open(content_config(&home, &config))?;
     let mut bootstrap = config.network.bootstrap.clone();
     bootstrap.extend(network.bootstrap(&home.genesis())?);
     let started = Driver::start(net::Setup {
@@ -230,6 +246,7 @@ fn start_network(
         identity: Arc::clone(&identity),
         metrics: metrics.clone(),
         bootstrap,
+        content: exchange,
     })?;
     let context = LinkContext {
         identity: Arc::clone(&identity),
@@ -245,7 +262,16 @@ fn start_network(
     tasks.spawn(started.driver.run(stop.clone()));
     tasks.spawn(acceptor.run());
     let (net, events, links) = (started.handle, started.events, LinkPool::new(context));
-    Ok(Parts { home, config, network, identity, net, events, links, metrics, stop })
+    Ok(Parts { home, config, network, identity, net, events, links, content, metrics, stop })
+}
+
+fn content_config(home: &Home, config: &Config) -> content::Config {
+    content::Config {
+        root: home.content(),
+        limit: config.content.limit_mib.saturating_mul(1 << 20),
+        layout: Layout::default(),
+        bitswap: bitswap::Config::default(),
+    }
 }
 
 /// Both ends of a link take its limits from the genesis they share.
@@ -271,25 +297,15 @@ fn api_state(parts: &Parts) -> api::State {
     }
 }
 
-/// Starts what runs on the network. A node without a part in jobs hears and forgets.
-fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Services {
-    tasks.spawn(idle(parts));
-    Services::default()
-}
-
-async fn idle(mut parts: Parts) {
-    loop {
-        tokio::select! {
-            () = parts.stop.cancelled() => break,
-            event = parts.events.recv() => match event {
-                Some(NetEvent::Gossip { id, .. }) => {
-                    parts.net.report_validation(id, net::Acceptance::Ignore).await;
-                }
-                Some(_) => {}
-                None => break,
-            }
-        }
-    }
+/// Starts what runs on the network: jobs and content.
+fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, StartError> {
+    let (device, why) = job::device::resolve(parts.config.training.device)?;
+    tracing::info!("device: {why}");
+    let content: Arc<dyn ContentApi> = Arc::new(parts.content.clone());
+    let faults = parts.config.faults.clone();
+    let (jobs, service) = job::start(parts, device, faults).map_err(StartError::Trainer)?;
+    tasks.spawn(service);
+    Ok(Services { jobs: Some(jobs), content: Some(content) })
 }
 
 async fn stop_signal() {

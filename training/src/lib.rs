@@ -2,11 +2,19 @@
 
 pub mod adapter;
 pub mod data;
+pub mod eval;
+pub mod generate;
 pub mod gspo;
 pub mod lora;
+pub mod metrics;
 pub mod model;
 pub mod optim;
+pub mod plot;
 pub mod pretrain;
 pub mod reward;
 pub mod sampling;
+pub mod threads;
 pub mod tokenizer;
+pub mod trainer;
+
+pub use burn::tensor::Device;

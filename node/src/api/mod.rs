@@ -15,6 +15,7 @@
 //! An error is `{"error": "…"}` with a fitting status.
 
 mod client;
+mod content;
 mod error;
 mod routes;
 mod server;

@@ -54,9 +54,9 @@ fn get(context: &Context, cid: &str, out: Option<&Path>) -> anyhow::Result<()> {
 fn ls(context: &Context) -> anyhow::Result<()> {
     let pins = Client::connect(&context.home)?.get("/v1/content")?;
     context.output.show(&pins, |pins| {
-        let row = |pin: &Value| vec![text(pin, "cid"), text(pin, "bytes"), text(pin, "name")];
+        let row = |pin: &Value| vec![text(pin, "cid"), text(pin, "name")];
         let rows: Vec<_> = pins.as_array().into_iter().flatten().map(row).collect();
-        table(&["CID", "BYTES", "NAME"], &rows)
+        table(&["CID", "NAME"], &rows)
     });
     Ok(())
 }

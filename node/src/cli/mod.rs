@@ -1,6 +1,7 @@
 //! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
 
 mod content;
+mod delta;
 mod genesis;
 mod init;
 mod job;
@@ -79,6 +80,9 @@ enum Command {
     /// Add, fetch and list content by its CID
     #[command(subcommand)]
     Content(content::Command),
+    /// Look into delta files and check them
+    #[command(subcommand)]
+    Delta(delta::Command),
 }
 
 /// What every command gets.
@@ -122,6 +126,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Peers => peers::main(&context),
         Command::Job(command) => job::main(&context, command),
         Command::Content(command) => content::main(&context, command),
+        Command::Delta(command) => delta::main(&context, command),
     }
 }
 

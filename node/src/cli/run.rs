@@ -2,6 +2,7 @@
 
 use super::{Context, output};
 use crate::config::{Config, DeviceChoice};
+use crate::job::Fault;
 use crate::logging;
 use crate::net::Mdns;
 use crate::role::Role;
@@ -39,6 +40,9 @@ pub(super) struct Args {
     /// What goes to the log file: error, warn, info, debug, trace, or directives such as info,hanzod=debug
     #[arg(long, env = "HANZOD_LOG", value_name = "LEVEL")]
     log: Option<String>,
+    /// A fault to commit, KIND@ROUND (repeatable): for scenarios that test how others take it
+    #[arg(long = "fault", hide = true, value_name = "KIND@ROUND")]
+    faults: Vec<Fault>,
 }
 
 impl Args {
@@ -51,6 +55,7 @@ impl Args {
         replace(&mut config.network.mdns, self.mdns);
         replace(&mut config.api.listen, self.api_listen);
         replace(&mut config.log.level, self.log);
+        config.faults = self.faults;
     }
 }
 

@@ -18,7 +18,7 @@ mod pool;
 
 pub use incoming::Acceptor;
 pub use offence::LinkOffence;
-pub use pool::{LinkError, LinkPool};
+pub use pool::{Damage, LinkError, LinkPool};
 
 use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;

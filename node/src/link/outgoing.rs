@@ -1,12 +1,15 @@
 //! The writer task of one peer: opens the link when there is something to send, again when it broke.
 
-use super::frame::{self};
+use super::frame;
+use super::pool::Damage;
 use super::{IDLE, LINK, LinkContext, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetError, NetEvent, peer_id};
 use futures::future::BoxFuture;
 use futures::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
-use gym_crypto::link::{FIRST_OVERHEAD_BYTES, HandshakeError, Initiator, RESPONSE_BYTES, SealError, Sealer};
+use gym_crypto::link::{
+    FIRST_OVERHEAD_BYTES, HandshakeError, Initiator, OVERHEAD_BYTES, RESPONSE_BYTES, SealError, Sealer,
+};
 use gym_protocol::cbor::{self, CborError};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
@@ -25,6 +28,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 pub(super) struct Outgoing {
     pub(super) header: LinkHeader,
     pub(super) payload: Vec<u8>,
+    pub(super) damage: Damage,
     pub(super) expires: Instant,
 }
 
@@ -149,8 +153,28 @@ impl Writer {
         sealed.extend_from_slice(&outgoing.payload);
         link.sealer.seal(self.context.now_ms(), &associated, &mut sealed)?;
         let head = frame::head(&associated);
-        write_frame(&mut link.stream, &[&head, &sealed]).await?;
+        match outgoing.damage {
+            Damage::None => write_frame(&mut link.stream, &[&head, &sealed]).await?,
+            Damage::BadTag => {
+                let tag = sealed.len().saturating_sub(OVERHEAD_BYTES);
+                sealed[tag] ^= 1;
+                write_frame(&mut link.stream, &[&head, &sealed]).await?;
+            }
+            Damage::Truncated => return self.cut_short(&head, &sealed).await,
+        }
         self.context.count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
+        Ok(())
+    }
+
+    /// Announces a whole frame, sends half of it, and ends the stream; hears what the receiver says.
+    async fn cut_short(&mut self, head: &[u8], sealed: &[u8]) -> Result<(), SendError> {
+        let Some(mut link) = self.link.take() else { return Ok(()) };
+        let length = (head.len() + sealed.len()) as u32;
+        let half = [&length.to_le_bytes(), head, &sealed[..sealed.len() / 2]].concat();
+        link.stream.write_all(&half).await?;
+        link.stream.close().await?;
+        let words = timeout(MAX_PAUSE, &mut link.closed).await;
+        self.on_closed(words.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())));
         Ok(())
     }
 

@@ -22,6 +22,18 @@ pub struct LinkPool {
     writers: Arc<Mutex<HashMap<PeerBytes, mpsc::Sender<Outgoing>>>>,
 }
 
+/// How a frame is spoilt on purpose, in scenarios that test how others take it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Damage {
+    /// Not at all.
+    #[default]
+    None,
+    /// One bit of the seal's tag is flipped.
+    BadTag,
+    /// The frame ends before its announced length, and the stream with it.
+    Truncated,
+}
+
 /// Why a frame was not taken for sending.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
@@ -61,6 +73,20 @@ impl LinkPool {
     /// # Errors
     /// When the payload is too long, the header is not of this link, or the peer takes nothing for a minute.
     pub async fn send(&self, to: PeerBytes, header: LinkHeader, payload: Vec<u8>) -> Result<(), LinkError> {
+        self.send_damaged(to, header, payload, Damage::None).await
+    }
+
+    /// As [`LinkPool::send`], the frame spoilt on purpose: for scenarios.
+    ///
+    /// # Errors
+    /// As [`LinkPool::send`].
+    pub async fn send_damaged(
+        &self,
+        to: PeerBytes,
+        header: LinkHeader,
+        payload: Vec<u8>,
+        damage: Damage,
+    ) -> Result<(), LinkError> {
         if payload.len() > MAX_PAYLOAD {
             return Err(LinkError::TooLong { len: payload.len() });
         }
@@ -68,7 +94,7 @@ impl LinkPool {
             return Err(LinkError::Header { to });
         }
         let place = self.place(&to).await?;
-        place.send(Outgoing { header, payload, expires: Instant::now() + FRAME_DEADLINE });
+        place.send(Outgoing { header, payload, damage, expires: Instant::now() + FRAME_DEADLINE });
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::codec::BytesCodec;
 use super::hello::MAX_HELLO;
+use crate::content::bitswap;
 use super::{Config, MAX_SYNC_REPLY, MAX_SYNC_REQUEST, Mdns, SYNC_DEADLINE, Topic};
 use crate::role::{Role, Roles};
 use gym_protocol::ids::Hash32;
@@ -38,6 +39,7 @@ pub(crate) struct Behaviour {
     pub(crate) hello: request_response::Behaviour<BytesCodec>,
     pub(crate) sync: request_response::Behaviour<BytesCodec>,
     pub(crate) streams: libp2p_stream::Behaviour,
+    pub(crate) content: bitswap::Behaviour,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) relay: Toggle<relay::Behaviour>,
 }
@@ -52,7 +54,7 @@ pub(crate) struct Parts<'a> {
 pub(crate) type BuildError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Behaviour {
-    pub(crate) fn new(key: &Keypair, parts: &Parts<'_>) -> Result<Self, BuildError> {
+    pub(crate) fn new(key: &Keypair, parts: &Parts<'_>, content: bitswap::Behaviour) -> Result<Self, BuildError> {
         let local = key.public().to_peer_id();
         let mdns = match parts.config.mdns {
             Mdns::On => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), local)?),
@@ -72,6 +74,7 @@ impl Behaviour {
             hello: bytes_protocol(HELLO, [MAX_HELLO; 2], HELLO_DEADLINE),
             sync: bytes_protocol(SYNC, [MAX_SYNC_REQUEST, MAX_SYNC_REPLY], SYNC_DEADLINE),
             streams: libp2p_stream::Behaviour::new(),
+            content,
             mdns: mdns.into(),
             relay: relay.then(|| relay::Behaviour::new(local, relay::Config::default())).into(),
         })

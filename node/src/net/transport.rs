@@ -1,6 +1,7 @@
 //! The swarm: TCP (TLS preferred, Noise for others; yamux) and QUIC, with DNS names.
 
 use super::behaviour::{Behaviour, BuildError, Parts};
+use crate::content::bitswap;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, Swarm, SwarmBuilder, identity::Keypair, noise, tcp, tls, yamux};
 use std::io;
@@ -49,7 +50,11 @@ pub enum StartError {
 }
 
 /// Builds the swarm; it does not listen yet.
-pub(crate) fn build(key: Keypair, parts: &Parts<'_>) -> Result<Swarm<Behaviour>, StartError> {
+pub(crate) fn build(
+    key: Keypair,
+    parts: &Parts<'_>,
+    content: bitswap::Behaviour,
+) -> Result<Swarm<Behaviour>, StartError> {
     let security = (tls::Config::new, noise::Config::new);
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
@@ -62,7 +67,7 @@ pub(crate) fn build(key: Keypair, parts: &Parts<'_>) -> Result<Swarm<Behaviour>,
         })
         .with_dns()
         .map_err(StartError::Dns)?
-        .with_behaviour(|key| Behaviour::new(key, parts).map_err(|e: BuildError| e))
+        .with_behaviour(|key| Behaviour::new(key, parts, content).map_err(|e: BuildError| e))
         .map_err(|e| StartError::Protocols(e.to_string()))?
         .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE))
         .with_connection_timeout(CONNECT)

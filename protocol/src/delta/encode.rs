@@ -60,6 +60,25 @@ pub fn encode_file(
     trailers: Trailers<'_>,
     compression: Compression,
 ) -> Result<Vec<u8>, DeltaEncodeError> {
+    for (name, tensor) in tensors {
+        tensor.check(name).map_err(|source| DeltaEncodeError::Tensor {
+            tensor: name.to_owned(),
+            source,
+        })?;
+    }
+    encode_as_given(tensors, trailers, compression)
+}
+
+/// As [`encode_file`], but values are written as they are, NaN included: a file that readers must refuse, for the
+/// scenarios that see them do so.
+///
+/// # Errors
+/// Metadata out of bounds.
+pub fn encode_as_given(
+    tensors: &RawTensors,
+    trailers: Trailers<'_>,
+    compression: Compression,
+) -> Result<Vec<u8>, DeltaEncodeError> {
     let mut hasher = Sha3_256::new();
     let mut out = vec![0; HEADER_LEN];
     for (name, tensor) in tensors {
@@ -89,10 +108,6 @@ fn write_tensor(
     tensor: &RawTensor,
     compression: Compression,
 ) -> Result<(), DeltaEncodeError> {
-    tensor.check(name).map_err(|source| DeltaEncodeError::Tensor {
-        tensor: name.to_owned(),
-        source,
-    })?;
     let head = tensor_head(name, tensor.dtype, &tensor.shape);
     hasher.update(&head);
     hasher.update(&tensor.data);
@@ -117,7 +132,7 @@ fn shuffled(tensor: &RawTensor) -> Vec<u8> {
     let elements = super::format::elements(&tensor.shape);
     match elements.and_then(|n| tensor.dtype.parts(n)) {
         Some(parts) => shuffle::shuffle(&tensor.data, parts),
-        None => tensor.data.clone(), // unreachable: `check` has passed
+        None => tensor.data.clone(), // a shape without a size, which `encode_file` refuses
     }
 }
 

@@ -21,7 +21,7 @@ mod verify;
 
 pub use auth::{Attestation, Auth, AuthBody, DOMAIN, DeltaSignatures, DeltaSigner};
 pub use decode::{Delta, Header, Limits, decode};
-pub use encode::{Trailers, encode, encode_file};
+pub use encode::{Trailers, encode, encode_as_given, encode_file};
 pub use error::{DeltaDecodeError, DeltaEncodeError, ValueError};
 pub use format::{Compression, DType};
 pub use metadata::{MAX_EXTRA, Metadata, Timestamp, TimestampError};

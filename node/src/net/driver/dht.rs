@@ -1,8 +1,9 @@
-//! Look-ups in the DHT: providers of content, addresses of peers.
+//! Look-ups in the DHT: providers of content, addresses of peers. Content is found under its CID's multihash.
 
 use super::super::NetError;
 use super::super::command::Done;
 use super::Driver;
+use crate::content::{Cid, bitswap};
 use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, QueryId, QueryResult};
 use libp2p::{Multiaddr, PeerId};
 use std::collections::{BTreeSet, HashMap};
@@ -17,12 +18,24 @@ pub(super) struct Dht {
 struct ProviderQuery {
     found: BTreeSet<PeerId>,
     limit: usize,
-    done: Done<Vec<PeerId>>,
+    asker: Asker,
 }
+
+/// Who wants to know.
+enum Asker {
+    Command(Done<Vec<PeerId>>),
+    Content(Cid),
+}
+
+/// Providers looked for when the content exchange asks.
+const CONTENT_PROVIDERS: usize = 8;
 
 impl Dht {
     pub(super) fn forget_abandoned(&mut self) {
-        self.providers.retain(|_, query| !query.done.is_closed());
+        self.providers.retain(|_, query| match &query.asker {
+            Asker::Command(done) => !done.is_closed(),
+            Asker::Content(_) => true,
+        });
     }
 }
 
@@ -36,8 +49,40 @@ impl Driver {
     }
 
     pub(super) fn find_providers(&mut self, key: &[u8], limit: usize, done: Done<Vec<PeerId>>) {
+        self.look_up(key, limit, Asker::Command(done));
+    }
+
+    fn look_up(&mut self, key: &[u8], limit: usize, asker: Asker) {
         let query = self.swarm.behaviour_mut().kad.get_providers(kad::RecordKey::new(&key));
-        self.dht.providers.insert(query, ProviderQuery { found: BTreeSet::new(), limit, done });
+        self.dht.providers.insert(query, ProviderQuery { found: BTreeSet::new(), limit, asker });
+    }
+
+    pub(super) fn on_content(&mut self, event: bitswap::Event) {
+        match event {
+            bitswap::Event::FindProviders { cid } => {
+                self.look_up(&cid.hash().to_bytes(), CONTENT_PROVIDERS, Asker::Content(cid));
+            }
+            bitswap::Event::Provide { cid } => {
+                if let Err(error) = self.provide(&cid.hash().to_bytes()) {
+                    tracing::warn!(%cid, "{error}");
+                }
+            }
+            bitswap::Event::Offence { .. } => self.metrics.offence("bitswap"),
+        }
+    }
+
+    pub(super) fn count_content(&self) {
+        let counters = self.swarm.behaviour().content.counters();
+        let figures = [
+            ("gym_bitswap_received_bytes_total", counters.bytes_received),
+            ("gym_bitswap_received_blocks_total", counters.blocks_received),
+            ("gym_bitswap_sent_bytes_total", counters.bytes_sent),
+            ("gym_bitswap_sent_blocks_total", counters.blocks_sent),
+            ("gym_bitswap_duplicate_blocks_total", counters.duplicates),
+        ];
+        for (name, value) in figures {
+            self.metrics.set(name, &[], value);
+        }
     }
 
     pub(super) fn find_peer(&mut self, peer: PeerId) {
@@ -77,7 +122,15 @@ impl Driver {
             if let Some(mut under_way) = self.swarm.behaviour_mut().kad.query_mut(&id) {
                 under_way.finish();
             }
-            let _ = query.done.send(Ok(query.found.into_iter().take(query.limit).collect()));
+            let local = *self.swarm.local_peer_id();
+            let found: Vec<PeerId> =
+                query.found.into_iter().filter(|peer| *peer != local).take(query.limit).collect();
+            match query.asker {
+                Asker::Command(done) => {
+                    let _ = done.send(Ok(found));
+                }
+                Asker::Content(cid) => self.swarm.behaviour_mut().content.providers_found(cid, found),
+            }
         }
     }
 

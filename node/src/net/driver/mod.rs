@@ -12,6 +12,7 @@ use super::command::{Command, Done};
 use super::hello::{Hello, VERSION};
 use super::peers::PeerTable;
 use super::{Config, EVENT_QUEUE, NetEvent, NetHandle, SYNC_DEADLINE, StartError, transport};
+use crate::content::bitswap;
 use crate::identity::{NodeIdentity, PeerIdentity};
 use crate::metrics::Metrics;
 use crate::role::Roles;
@@ -48,6 +49,8 @@ pub struct Setup {
     pub metrics: Metrics,
     /// Addresses to join through: the configuration's and the genesis file's.
     pub bootstrap: Vec<Multiaddr>,
+    /// Exchanges the content store's blocks.
+    pub content: bitswap::Behaviour,
 }
 
 /// A started network, before its task runs.
@@ -111,12 +114,12 @@ impl Driver {
     pub fn start(setup: Setup) -> Result<Started, StartError> {
         let key = setup.identity.keypair().map_err(|e| StartError::Protocols(e.to_string()))?;
         let parts = Parts { config: &setup.config, roles: &setup.roles, genesis: setup.identity.genesis() };
-        let mut swarm = transport::build(key, &parts)?;
+        let hello = own_hello(&setup)?;
+        let mut swarm = transport::build(key, &parts, setup.content)?;
         transport::listen(&mut swarm, &setup.config.listen)?;
         for address in &setup.config.external {
             swarm.add_external_address(address.clone());
         }
-        let hello = own_hello(&setup)?;
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (events, event_receiver) = mpsc::channel(EVENT_QUEUE);
         let handle = NetHandle::new(command_sender, *swarm.local_peer_id());
@@ -199,6 +202,7 @@ impl Driver {
         self.join();
         self.metrics.set("gym_peers", &[], self.peers.all().count() as u64);
         self.metrics.set("gym_members", &[], self.peers.members() as u64);
+        self.count_content();
     }
 
     /// Connects to those bootstrap addresses whose peer is not connected.

@@ -59,6 +59,7 @@ impl Driver {
             BehaviourEvent::Gossip(event) => self.on_gossip(event),
             BehaviourEvent::Hello(event) => self.on_hello(event),
             BehaviourEvent::Sync(event) => self.on_sync(event),
+            BehaviourEvent::Content(event) => self.on_content(event),
             BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
                 for (peer, address) in found {
                     self.swarm.behaviour_mut().kad.add_address(&peer, address);

@@ -1,0 +1,233 @@
+//! One job on this node: its machines, what they work on, and what is shown of it.
+
+use super::commit::{Files, Trained};
+use super::events::Events;
+use super::log::RoundLog;
+use super::replica::Assembly;
+use super::state::{ModelState, Names};
+use super::trainer::JobFiles;
+use super::validate::Validator;
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
+use gym_protocol::member::{Held, Member};
+use gym_protocol::message::{Close, JobBody, Manifest, Report, Roster, Standing, Subject};
+use gym_protocol::orchestrator::Orchestrator;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rosters and manifests remembered.
+const MAX_REMEMBERED: usize = 64;
+
+/// A job that this node takes part in or watches.
+#[derive(Debug)]
+pub(crate) struct Active {
+    pub(crate) id: CidBytes,
+    pub(crate) body: JobBody,
+    pub(crate) names: Names,
+    pub(crate) events: Events,
+    pub(crate) log: RoundLog,
+    pub(crate) member: Option<Member>,
+    pub(crate) orchestrator: Option<Orchestrator>,
+    pub(crate) validator: Option<Validator>,
+    pub(crate) files: Option<JobFiles>,
+    /// The state held for good.
+    pub(crate) model: Option<Arc<ModelState>>,
+    /// The outer step taken, not closed yet.
+    pub(crate) tentative: Option<Arc<ModelState>>,
+    /// The state of round 0, from the job's seed.
+    pub(crate) zero_state: Option<Arc<ModelState>>,
+    pub(crate) rosters: BTreeMap<Hash32, Roster>,
+    pub(crate) manifests: BTreeMap<Hash32, Manifest>,
+    pub(crate) trained: Trained,
+    /// One's own commit of the round: its directory and files.
+    pub(crate) commit: Option<(CidBytes, Files)>,
+    pub(crate) assembly: Assembly,
+    cancel: Option<Arc<AtomicBool>>,
+    last_close: Option<(Close, Vec<PeerBytes>, usize)>,
+    checkpoint_report: Option<Report>,
+    pub(crate) standing: Option<(Standing, String)>,
+    doing: (String, String),
+}
+
+impl Active {
+    pub(crate) fn new(id: CidBytes, body: JobBody, genesis: Hash32) -> Self {
+        let names = Names { genesis, job: id.clone(), spec: body.spec.clone() };
+        Self {
+            id,
+            body,
+            names,
+            events: Events::default(),
+            log: RoundLog::default(),
+            member: None,
+            orchestrator: None,
+            validator: None,
+            files: None,
+            model: None,
+            tentative: None,
+            zero_state: None,
+            rosters: BTreeMap::new(),
+            manifests: BTreeMap::new(),
+            trained: Trained::default(),
+            commit: None,
+            assembly: Assembly::default(),
+            cancel: None,
+            last_close: None,
+            checkpoint_report: None,
+            standing: None,
+            doing: Default::default(),
+        }
+    }
+
+    /// Whether this node still has something to do in it.
+    pub(crate) fn is_running(&self) -> bool {
+        self.standing.is_none()
+    }
+
+    /// The state of the last close.
+    pub(crate) fn last_held(&self) -> Option<Held> {
+        let (close, _, _) = self.last_close.as_ref()?;
+        Some(Held { closed: close.round.0 + 1, state: close.state, checkpoint: close.checkpoint.clone() })
+    }
+
+    /// Elements of the adapter, once it is known.
+    pub(crate) fn elements(&self) -> Option<usize> {
+        self.model.as_ref().map(|m| m.adapter.elements())
+    }
+
+    pub(crate) fn remember_roster(&mut self, hash: Hash32, roster: Roster) {
+        if self.rosters.len() >= MAX_REMEMBERED
+            && let Some(oldest) = self.rosters.iter().min_by_key(|(_, r)| (r.round, r.attempt)).map(|(h, _)| *h)
+        {
+            self.rosters.remove(&oldest);
+        }
+        let members: Vec<String> = roster.members.iter().map(|m| m.peer.to_string()).collect();
+        let event = json!({ "round": roster.round.0, "attempt": roster.attempt, "members": members });
+        self.rosters.insert(hash, roster);
+        self.events.push("round", event);
+    }
+
+    pub(crate) fn remember_manifest(&mut self, hash: Hash32, manifest: Manifest) {
+        if self.manifests.len() >= MAX_REMEMBERED
+            && let Some(oldest) = self.manifests.iter().min_by_key(|(_, m)| (m.round, m.view)).map(|(h, _)| *h)
+        {
+            self.manifests.remove(&oldest);
+        }
+        self.manifests.insert(hash, manifest);
+    }
+
+    pub(crate) fn remember_close(&mut self, close: &Close, signers: Vec<PeerBytes>) {
+        let text = |peers: &[PeerBytes]| peers.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let manifest = self.manifests.get(&close.manifest);
+        let members: Vec<PeerBytes> =
+            manifest.map(|m| m.entries.iter().map(|e| e.member.clone()).collect()).unwrap_or_default();
+        let left_out: Vec<Value> = manifest
+            .map(|m| {
+                let out = m.left_out.iter();
+                out.map(|l| json!({ "member": l.member.to_string(), "reason": l.reason.explain() })).collect()
+            })
+            .unwrap_or_default();
+        self.events.push(
+            "closed",
+            json!({
+                "round": close.round.0,
+                "view": close.view.0,
+                "state_hash": close.state.to_hex(),
+                "checkpoint": close.checkpoint.to_string(),
+                "signers": text(&signers),
+                "members": text(&members),
+                "left_out": left_out,
+            }),
+        );
+        self.last_close = Some((close.clone(), signers, members.len()));
+    }
+
+    pub(crate) fn remember_report(&mut self, report: &Report) {
+        let (subject, member) = match &report.subject {
+            Subject::Delta { member, .. } => ("delta", Some(member.to_string())),
+            Subject::Checkpoint { .. } => ("checkpoint", None),
+        };
+        self.events.push(
+            "report",
+            json!({
+                "round": report.round.0,
+                "subject": subject,
+                "member": member,
+                "questions": report.questions,
+                "correct_before": report.correct_before,
+                "correct_after": report.correct_after,
+            }),
+        );
+        if matches!(report.subject, Subject::Checkpoint { .. }) {
+            self.checkpoint_report = Some(report.clone());
+        }
+    }
+
+    /// A flag for a training that begins; an earlier one is told to stop.
+    pub(crate) fn new_cancel(&mut self) -> Arc<AtomicBool> {
+        self.abandon_training();
+        let flag = Arc::new(AtomicBool::new(false));
+        self.cancel = Some(flag.clone());
+        flag
+    }
+
+    pub(crate) fn abandon_training(&mut self) {
+        if let Some(flag) = self.cancel.take() {
+            flag.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Says what the machines are doing, when it has changed.
+    pub(crate) fn tell_doing(&mut self) {
+        let member = self.member.as_ref().map(|m| (format!("{:?}", m.doing()).to_lowercase(), m.round().0));
+        let orchestrator =
+            self.orchestrator.as_ref().map(|o| (format!("{:?}", o.doing()).to_lowercase(), o.held().closed));
+        for (role, now) in [("worker", member), ("orchestrator", orchestrator)] {
+            let Some((doing, round)) = now else { continue };
+            let last = if role == "worker" { &mut self.doing.0 } else { &mut self.doing.1 };
+            let key = format!("{doing} {round}");
+            if *last != key {
+                *last = key;
+                self.events.push("doing", json!({ "role": role, "doing": doing, "round": round }));
+            }
+        }
+    }
+
+    /// What `job show` prints.
+    pub(crate) fn summary(&self) -> Value {
+        let spec = &self.body.spec;
+        let rounds = self.orchestrator.as_ref().map_or(spec.schedule.rounds, Orchestrator::rounds);
+        let close = self.last_close.as_ref();
+        let closed = close.map_or(0, |(c, _, _)| c.round.0 + 1);
+        let doing = match &self.standing {
+            Some((standing, _)) => format!("{standing:?}").to_lowercase(),
+            None => self
+                .orchestrator
+                .as_ref()
+                .map(|o| format!("{:?}", o.doing()))
+                .or_else(|| self.member.as_ref().map(|m| format!("{:?}", m.doing())))
+                .unwrap_or_else(|| "watching".into())
+                .to_lowercase(),
+        };
+        json!({
+            "job": self.id.to_string(),
+            "name": spec.name,
+            "orchestrator": self.body.orchestrator.to_string(),
+            "doing": doing,
+            "why": self.standing.as_ref().map(|(_, why)| why.clone()),
+            "round": closed,
+            "rounds": rounds,
+            "closed": closed,
+            "state_hash": close.map(|(c, _, _)| c.state.to_hex()),
+            "checkpoint": close.map(|(c, _, _)| c.checkpoint.to_string()),
+            "signers": close.map(|(_, s, _)| s.iter().map(ToString::to_string).collect::<Vec<_>>()),
+            "members": close.map(|(_, _, n)| *n),
+            "elements": self.elements(),
+            "evaluation": self.checkpoint_report.as_ref().map(|r| json!({
+                "questions": r.questions,
+                "correct_before": r.correct_before,
+                "correct_after": r.correct_after,
+            })),
+        })
+    }
+}

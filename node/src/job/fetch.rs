@@ -1,0 +1,192 @@
+//! Content that a job needs: base model, questions, checkpoints, committed deltas, replicas.
+
+use super::commit::{self, Awaited, DELTA};
+use super::done::{Done, Purpose};
+use super::replica::Replica;
+use super::service::Service;
+use super::state::{ModelState, Names};
+use super::trainer::{JobFiles, Task};
+use crate::content::unixfs::Limits;
+use crate::content::{Content, ContentPath, FetchRequest, Pin};
+use crate::net::peer_id;
+use gym_protocol::ids::{CidBytes, PeerBytes, Round};
+use gym_protocol::member::Held;
+use gym_protocol::message::Reason;
+use libp2p::PeerId;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A base model may be large.
+const MODEL_DEADLINE: Duration = Duration::from_secs(6 * 3600);
+/// A checkpoint or delta is small; a round waits for it.
+const ROUND_DEADLINE: Duration = Duration::from_secs(120);
+/// The largest committed delta read.
+const MAX_DELTA: u64 = 4 << 30;
+
+/// Fetches everything under `cid` and writes it to `target`, unless it is there already.
+async fn materialise(
+    content: &Content,
+    cid: &CidBytes,
+    providers: Vec<PeerId>,
+    deadline: Duration,
+    target: &Path,
+) -> Result<(), String> {
+    if target.exists() {
+        return Ok(());
+    }
+    let root = cid.to_cid().map_err(|e| format!("{cid} is no CID: {e}"))?;
+    let request = FetchRequest { root, providers, deadline, pin: Pin::Named("job".into()) };
+    content.fetch_dag(request).finish().await.map_err(|e| e.to_string())?;
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent).map_err(|e| format!("cannot create {}: {e}", parent.display()))?;
+    }
+    match content.export(ContentPath::from(root), target.to_path_buf(), Limits::default()).await {
+        Ok(_) => Ok(()),
+        // Somebody else wrote the same content meanwhile.
+        Err(_) if target.exists() => Ok(()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+impl Service {
+    /// Where a CID's content lies once it is on disk: the same for every job.
+    fn cache(&self, cid: &CidBytes) -> PathBuf {
+        self.tools.home.jobs().join("content").join(cid.to_string())
+    }
+
+    /// Everyone who may have a job's content: its orchestrator and who is connected.
+    fn providers(&self, id: &CidBytes) -> Vec<PeerId> {
+        let orchestrator = self.jobs.get(id).map(|j| j.body.orchestrator.clone());
+        orchestrator.iter().chain(&self.connected).filter_map(peer_id).collect()
+    }
+
+    /// Fetches model and questions.
+    pub(crate) fn fetch_files(&mut self, id: &CidBytes) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let spec = &job.body.spec;
+        let files = JobFiles {
+            base: self.cache(&spec.base),
+            train: self.cache(&spec.train),
+            heldout: self.cache(&spec.heldout),
+        };
+        let wanted = [
+            (spec.base.clone(), files.base.clone()),
+            (spec.train.clone(), files.train.clone()),
+            (spec.heldout.clone(), files.heldout.clone()),
+        ];
+        let (content, providers, job) = (self.tools.content.clone(), self.providers(id), id.clone());
+        self.tools.spawn(async move {
+            for (cid, target) in wanted {
+                if let Err(why) = materialise(&content, &cid, providers.clone(), MODEL_DEADLINE, &target).await {
+                    return Done::Files { job, result: Err(format!("{cid}: {why}")) };
+                }
+            }
+            Done::Files { job, result: Ok(files) }
+        });
+    }
+
+    /// The files are here: the trainer loads them.
+    pub(crate) fn on_files(&mut self, id: &CidBytes, result: Result<JobFiles, String>) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        match result {
+            Ok(files) => {
+                job.files = Some(files.clone());
+                let spec = Box::new(job.body.spec.clone());
+                if !self.tools.trainer.ask(Task::Load { job: id.clone(), spec, files }) {
+                    self.cannot_start(id, "the trainer thread is busy or has stopped; restart the node");
+                }
+            }
+            Err(why) => self.cannot_start(id, &format!("model or questions cannot be fetched: {why}")),
+        }
+    }
+
+    /// Fetches a checkpoint and checks its state hash.
+    pub(crate) fn fetch_state(&mut self, id: &CidBytes, held: Held, purpose: Purpose) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let known = [job.model.as_ref(), job.tentative.as_ref(), job.zero_state.as_ref()];
+        if let Some(state) = known.into_iter().flatten().find(|m| m.hash == held.state).cloned() {
+            let job = id.clone();
+            self.tools.spawn(async move { Done::State { job, held, purpose, result: Ok(state) } });
+            return;
+        }
+        let (content, names, job) = (self.tools.content.clone(), job.names.clone(), id.clone());
+        let (providers, target) = (self.providers(id), self.cache(&held.checkpoint));
+        self.tools.spawn(async move {
+            let result = read_state(&content, &names, &held, providers, &target).await;
+            Done::State { job, held, purpose, result }
+        });
+    }
+
+    /// Keeps a closed round's checkpoint here too, and says so in the DHT.
+    pub(crate) fn keep_checkpoint(&self, id: &CidBytes, cid: &CidBytes) {
+        let (content, providers) = (self.tools.content.clone(), self.providers(id));
+        let Ok(root) = cid.to_cid() else { return };
+        tokio::spawn(async move {
+            let pin = Pin::Named("checkpoint".into());
+            let request = FetchRequest { root, providers, deadline: ROUND_DEADLINE, pin };
+            let kept = content.fetch_dag(request).finish().await;
+            if let Err(e) = kept {
+                tracing::warn!("the checkpoint {root} is not kept here: {e}");
+                return;
+            }
+            if content.provide(root).await.is_err() {
+                tracing::debug!("offline: {root} is not announced");
+            }
+        });
+    }
+
+    /// The bytes of a committed delta file.
+    pub(crate) fn delta_fetch(
+        &self,
+        cid: &CidBytes,
+        from: &[PeerBytes],
+    ) -> impl Future<Output = Result<Vec<u8>, String>> + Send + 'static {
+        let (content, cid) = (self.tools.content.clone(), cid.clone());
+        let providers: Vec<PeerId> = from.iter().filter_map(peer_id).collect();
+        async move {
+            let root = cid.to_cid().map_err(|e| e.to_string())?;
+            let request = FetchRequest { root, providers, deadline: ROUND_DEADLINE, pin: Pin::No };
+            content.fetch_dag(request).finish().await.map_err(|e| e.to_string())?;
+            content.cat(ContentPath::from(root).join(DELTA), MAX_DELTA).await.map_err(|e| e.to_string())
+        }
+    }
+
+    /// Adds a replica's files to the store, compares the directory's CID with the one claimed, checks the delta.
+    pub(crate) fn check_replica(&mut self, id: &CidBytes, from: PeerBytes, round: u64, replica: Replica) {
+        let Some(job) = self.jobs.get(id) else { return };
+        let parent = job.rosters.get(&replica.roster).map(|r| r.parent);
+        let (Some(elements), Some(parent)) = (job.elements(), parent) else { return };
+        let awaited =
+            Awaited { names: job.names.clone(), member: from.clone(), round: Round(round), parent, elements };
+        let (content, keys, job) = (self.tools.content.clone(), self.tools.keys.clone(), id.clone());
+        let Replica { roster, salt, cid, files } = replica;
+        self.tools.spawn(async move {
+            let delta = files.get(DELTA).cloned().unwrap_or_default();
+            let outcome = match content.add_map(files, Pin::No).await {
+                Ok(added) if CidBytes::from_cid(&added.cid) == cid => commit::check(&delta, &awaited, &keys),
+                Ok(added) => Err((Reason::FalseReveal, format!("its files are {}, not {cid}", added.cid))),
+                Err(e) => Err((Reason::Unavailable, e.to_string())),
+            };
+            Done::Replica { job, from, roster, salt, cid, outcome }
+        });
+    }
+}
+
+async fn read_state(
+    content: &Content,
+    names: &Names,
+    held: &Held,
+    providers: Vec<PeerId>,
+    target: &Path,
+) -> Result<Arc<ModelState>, String> {
+    materialise(content, &held.checkpoint, providers, ROUND_DEADLINE, target).await?;
+    let (names, held, target) = (names.clone(), held.clone(), target.to_path_buf());
+    let read = tokio::task::spawn_blocking(move || ModelState::read(&names, held.closed, held.state, &target));
+    match read.await {
+        Ok(Ok(state)) => Ok(Arc::new(state)),
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(e) => Err(format!("reading the checkpoint was cut off: {e}")),
+    }
+}

@@ -1,0 +1,107 @@
+//! From a job file to a signed, announced job.
+
+use super::done::Done;
+use super::service::Service;
+use crate::content::{Content, Pin};
+use crate::role::Role;
+use gym_protocol::cbor;
+use gym_protocol::ids::{CidBytes, PeerBytes};
+use gym_protocol::job::spec::{JobFile, Resolved};
+use gym_protocol::message::{Body, JobBody};
+use std::path::{Path, PathBuf};
+use tokio::sync::oneshot;
+
+impl Service {
+    /// Reads the file, adds what it names to the content store, and answers with the job's id once it is announced.
+    pub(crate) fn submit(&mut self, file: String, base: PathBuf, answer: oneshot::Sender<Result<CidBytes, String>>) {
+        if !self.tools.roles.has(Role::Orchestrator) {
+            let why = "this node does not orchestrate: submit the job to one that runs with --role orchestrator";
+            let _ = answer.send(Err(why.into()));
+            return;
+        }
+        if self.jobs.values().any(|j| j.orchestrator.is_some() && j.is_running()) {
+            let why = "this orchestrator runs a job already; wait for its end or cancel it (hanzod job list)";
+            let _ = answer.send(Err(why.into()));
+            return;
+        }
+        let (content, me) = (self.tools.content.clone(), self.tools.me());
+        let done = self.tools.done_sender();
+        tokio::spawn(async move {
+            match prepare(&content, &file, &base, me).await {
+                Ok(body) => {
+                    let _ = done.send(Done::Submitted { body: Box::new(body), answer }).await;
+                }
+                Err(why) => {
+                    let _ = answer.send(Err(why));
+                }
+            }
+        });
+    }
+
+    pub(crate) fn on_submitted(&mut self, body: JobBody, answer: oneshot::Sender<Result<CidBytes, String>>) {
+        let id = cbor::to_dag(&body).map(|bytes| cbor::dag_cid(&bytes)).map_err(|e| e.to_string());
+        if let Ok(id) = &id {
+            tracing::info!(job = %id, name = %body.spec.name, "job submitted");
+            self.publish(Body::Job(body), Vec::new());
+        }
+        let _ = answer.send(id);
+    }
+}
+
+async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> Result<JobBody, String> {
+    let file = JobFile::parse(file).map_err(|e| e.to_string())?;
+    gym_training::reward::Rewards::from_specs(&file.rewards).map_err(|e| format!("job file: {e}"))?;
+    let rows = check_locally(&file, base).await?;
+    let resolved = Resolved {
+        base: locate(content, "model", &file.model, base).await?,
+        train: locate(content, "train", &file.train, base).await?,
+        heldout: locate(content, "heldout", &file.heldout, base).await?,
+    };
+    let spec = file.resolve(resolved);
+    Ok(JobBody { spec, orchestrator: me, submitted: super::unix_ms(), rows })
+}
+
+/// Reads what lies on this disk, so that a missing tensor or a broken line is told to whoever submits the job, and counts
+/// the training questions.
+async fn check_locally(file: &JobFile, base: &Path) -> Result<u64, String> {
+    let (model, columns) = (base.join(&file.model), file.columns.clone());
+    let (train, heldout) = (base.join(&file.train), base.join(&file.heldout));
+    let check = move || {
+        if model.is_dir() {
+            loads(&model)?;
+        }
+        let read = |path: &PathBuf| gym_training::data::read_questions(path, &columns).map_err(|e| e.to_string());
+        if !train.exists() || !heldout.exists() {
+            return Ok(0);
+        }
+        let (train, heldout) = (read(&train)?, read(&heldout)?);
+        gym_training::data::check_disjoint(&train, &heldout).map_err(|e| e.to_string())?;
+        Ok(train.len() as u64)
+    };
+    tokio::task::spawn_blocking(check).await.map_err(|e| format!("checking the job's files was cut off: {e}"))?
+}
+
+/// A CID as it is, a path by adding what lies there.
+async fn locate(content: &Content, key: &str, value: &str, base: &Path) -> Result<CidBytes, String> {
+    let path = base.join(value);
+    if !path.exists() {
+        let bare = value.strip_prefix("ipfs://").or_else(|| value.strip_prefix("/ipfs/")).unwrap_or(value);
+        return bare.parse::<cid::Cid>().map(|c| CidBytes::from_cid(&c)).map_err(|_| {
+            format!("job file: {key} = {value:?} is no CID, and {} does not exist", path.display())
+        });
+    }
+    let pin = Pin::Named(format!("job {key}"));
+    let added = if path.is_dir() { content.add_dir(path, pin).await } else { content.add_file(path, pin).await };
+    let added = added.map_err(|e| e.to_string())?;
+    if content.provide(added.cid).await.is_err() {
+        tracing::debug!("offline: {} is not announced", added.cid);
+    }
+    Ok(CidBytes::from_cid(&added.cid))
+}
+
+/// Loads the model as a worker would.
+fn loads(model: &Path) -> Result<(), String> {
+    gym_training::tokenizer::TextTokenizer::load(model).map_err(|e| e.to_string())?;
+    let device = gym_training::Device::flex();
+    gym_training::model::Decoder::load(model, &device).map(drop).map_err(|e| e.to_string())
+}

@@ -1,0 +1,276 @@
+//! The network as the rest of the node uses it, between two swarms over loopback TCP: hello, gossip, sync, sealed links
+//! and what becomes of spoilt frames.
+
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
+use gym_protocol::message::LinkHeader;
+use hanzod::content::{self, bitswap, unixfs::Layout};
+use hanzod::home::Home;
+use hanzod::identity::NodeIdentity;
+use hanzod::link::{Acceptor, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD};
+use hanzod::metrics::Metrics;
+use hanzod::net::{self, Acceptance, Driver, Mdns, NetEvent, NetHandle, Topic};
+use hanzod::role::{Role, Roles};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+const GENESIS: Hash32 = Hash32([7; 32]);
+
+struct Peer {
+    net: NetHandle,
+    events: mpsc::Receiver<NetEvent>,
+    links: LinkPool,
+    metrics: Metrics,
+    identity: Arc<NodeIdentity>,
+    stop: CancellationToken,
+    _dir: tempfile::TempDir,
+}
+
+impl Peer {
+    fn start(role: Role) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let home = Home::locate(Some(dir.path())).unwrap();
+        home.create().unwrap();
+        let identity = Arc::new(NodeIdentity::create(&home, GENESIS).unwrap());
+        let metrics = Metrics::default();
+        let store = content::Config {
+            root: home.content(),
+            limit: 1 << 30,
+            layout: Layout::default(),
+            bitswap: bitswap::Config::default(),
+        };
+        let (_, exchange) = content::open(store).unwrap();
+        let config = net::Config {
+            listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+            mdns: Mdns::Off,
+            ..net::Config::default()
+        };
+        let started = Driver::start(net::Setup {
+            config,
+            roles: Roles::from_iter([role]),
+            identity: Arc::clone(&identity),
+            metrics: metrics.clone(),
+            bootstrap: Vec::new(),
+            content: exchange,
+        })
+        .unwrap();
+        let stop = CancellationToken::new();
+        let context = LinkContext {
+            identity: Arc::clone(&identity),
+            net: started.handle.clone(),
+            streams: started.streams,
+            events: started.event_sender,
+            metrics: metrics.clone(),
+            stop: stop.clone(),
+            config: gym_crypto::link::Config::default(),
+            epoch: Instant::now(),
+        };
+        tokio::spawn(started.driver.run(stop.clone()));
+        tokio::spawn(Acceptor::new(context.clone()).unwrap().run());
+        let (net, events, links) = (started.handle, started.events, LinkPool::new(context));
+        Self {
+            net,
+            events,
+            links,
+            metrics,
+            identity,
+            stop,
+            _dir: dir,
+        }
+    }
+
+    fn peer(&self) -> PeerBytes {
+        self.identity.peer()
+    }
+
+    async fn joined(&mut self) {
+        self.next(|event| matches!(event, NetEvent::PeerJoined(_)).then_some(()))
+            .await;
+    }
+
+    /// The first event that `pick` takes; others are dropped.
+    async fn next<T>(&mut self, mut pick: impl FnMut(NetEvent) -> Option<T>) -> T {
+        let wait = async {
+            loop {
+                if let Some(found) = pick(self.events.recv().await.unwrap()) {
+                    return found;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait)
+            .await
+            .expect("an event")
+    }
+
+    fn header(&self, to: &PeerBytes, segment: u32) -> LinkHeader {
+        LinkHeader {
+            kind: 0,
+            job: CidBytes::new(vec![1; 36]).unwrap(),
+            round: 3,
+            view: 0,
+            manifest: Hash32([2; 32]),
+            phase: 2,
+            step: 0,
+            chunk: 0,
+            segment,
+            slot: 0,
+            sender: self.peer(),
+            receiver: to.clone(),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn pair() -> (Peer, Peer) {
+    let (mut a, mut b) = (Peer::start(Role::Worker), Peer::start(Role::Validator));
+    let address = loop {
+        if let Some(address) = b.net.listeners().await.unwrap().pop() {
+            break address;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    a.net.dial_address(address).await.unwrap();
+    a.joined().await;
+    b.joined().await;
+    (a, b)
+}
+
+fn sealed(event: NetEvent) -> Option<(PeerBytes, LinkHeader, Vec<u8>)> {
+    match event {
+        NetEvent::Sealed {
+            from,
+            header,
+            payload,
+        } => Some((from, *header, payload)),
+        _ => None,
+    }
+}
+
+fn offence(event: NetEvent) -> Option<LinkOffence> {
+    match event {
+        NetEvent::LinkOffence { what, .. } => Some(what),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_exchange_records_gossip_and_sync() {
+    let (a, mut b) = pair().await;
+    let known = a.net.peer(&b.peer()).await.unwrap().unwrap();
+    assert!(known.roles.has(Role::Validator));
+    assert_eq!(known.identity.unwrap().record_hash(), b.identity.record_hash());
+
+    // The mesh forms within a heartbeat or two.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while a.net.publish(Topic::Rounds, b"hello".to_vec()).await.is_err() {
+        assert!(Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let (source, bytes, id) = b
+        .next(|event| match event {
+            NetEvent::Gossip {
+                topic: Topic::Rounds,
+                source,
+                bytes,
+                id,
+            } => Some((source, bytes, id)),
+            _ => None,
+        })
+        .await;
+    assert_eq!((source, bytes.as_slice()), (a.peer(), b"hello".as_slice()));
+    b.net.report_validation(id, Acceptance::Accept).await;
+
+    let (net, to) = (a.net.clone(), b.peer());
+    let asked = tokio::spawn(async move { net.sync_request(&to, b"what".to_vec()).await });
+    let reply = b
+        .next(|event| match event {
+            NetEvent::SyncRequest { bytes, reply, .. } if bytes == b"what" => Some(reply),
+            _ => None,
+        })
+        .await;
+    reply.send(b"that".to_vec()).unwrap();
+    assert_eq!(asked.await.unwrap().unwrap(), b"that");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_arrive_in_order_sealed_and_counted() {
+    let (a, mut b) = pair().await;
+    let payloads: Vec<Vec<u8>> = vec![vec![], vec![1; 10], vec![2; MAX_PAYLOAD], vec![3; 1 << 20]];
+    let total: usize = payloads.iter().map(Vec::len).sum();
+    let (to, links) = (b.peer(), a.links.clone());
+    let frames: Vec<_> = (0..)
+        .zip(payloads.clone())
+        .map(|(i, payload)| (a.header(&to, i), payload))
+        .collect();
+    let sent = frames.clone();
+    let sending = tokio::spawn(async move {
+        for (header, payload) in sent {
+            links.send(to.clone(), header, payload).await.unwrap();
+        }
+    });
+    for (header, payload) in frames {
+        assert_eq!(b.next(sealed).await, (a.peer(), header, payload));
+    }
+    sending.await.unwrap();
+    // Tag and nonce on each, the confirmation on the first.
+    let expected = (total + 4 * 28 + 32) as u64;
+    let ring = [("kind", "ring")];
+    assert_eq!(a.metrics.get("gym_link_sent_bytes_total", &ring), expected);
+    assert_eq!(b.metrics.get("gym_link_received_bytes_total", &ring), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spoilt_frames_are_offences_and_the_link_recovers() {
+    let (a, mut b) = pair().await;
+    let to = b.peer();
+    for (segment, damage, what, metric) in [
+        (0, Damage::BadTag, LinkOffence::BadTag, "bad_tag"),
+        (1, Damage::Truncated, LinkOffence::Truncated, "truncated_frame"),
+    ] {
+        a.links
+            .send_damaged(to.clone(), a.header(&to, segment), vec![9; 5000], damage)
+            .await
+            .unwrap();
+        assert_eq!(b.next(offence).await, what);
+        assert_eq!(b.metrics.get("gym_offences_total", &[("kind", metric)]), 1);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while a.metrics.get("gym_link_refused_total", &[]) <= u64::from(segment) {
+            assert!(Instant::now() < deadline, "the sender is told");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        a.links
+            .send(to.clone(), a.header(&to, 10 + segment), vec![4; 100])
+            .await
+            .unwrap();
+        assert_eq!(b.next(sealed).await.1.segment, 10 + segment);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_in_anothers_name_is_not_sent() {
+    let (a, b) = pair().await;
+    let mut header = a.header(&b.peer(), 0);
+    header.sender = b.peer();
+    assert!(a.links.send(b.peer(), header, vec![1]).await.is_err());
+    let long = a
+        .links
+        .send(b.peer(), a.header(&b.peer(), 0), vec![0; MAX_PAYLOAD + 1])
+        .await
+        .unwrap_err();
+    assert!(long.to_string().contains("cut it into segments"), "{long}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_peer_is_unreachable_not_awaited() {
+    let (a, b) = pair().await;
+    let stranger = Peer::start(Role::Worker);
+    let error = a.net.dial(&stranger.peer()).await.unwrap_err().to_string();
+    assert!(error.contains("nobody in the DHT knows its address"), "{error}");
+    drop(b);
+}
