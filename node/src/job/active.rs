@@ -52,7 +52,7 @@ pub(crate) struct Active {
 
 impl Active {
     pub(crate) fn new(id: CidBytes, body: JobBody, genesis: Hash32) -> Self {
-        let names = Names { genesis, job: id.clone(), spec: body.spec.clone() };
+        let names = Names { genesis, job: id.clone(), spec: (*body.spec).clone() };
         Self {
             id,
             body,

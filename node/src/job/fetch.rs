@@ -93,7 +93,7 @@ impl Service {
         match result {
             Ok(files) => {
                 job.files = Some(files.clone());
-                let spec = Box::new(job.body.spec.clone());
+                let spec = job.body.spec.clone();
                 if !self.tools.trainer.ask(Task::Load { job: id.clone(), spec, files }) {
                     self.cannot_start(id, "the trainer thread is busy or has stopped; restart the node");
                 }

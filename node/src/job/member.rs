@@ -29,7 +29,7 @@ impl Service {
                 genesis: job.names.genesis,
                 job: id.clone(),
                 orchestrator: job.body.orchestrator.clone(),
-                spec: job.body.spec.clone(),
+                spec: (*job.body.spec).clone(),
                 segment: SEGMENT,
             }));
         }

@@ -15,7 +15,7 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
         me,
         genesis: job.names.genesis,
         job: id.clone(),
-        spec: job.body.spec.clone(),
+        spec: (*job.body.spec).clone(),
         rows: job.body.rows,
     };
     let mut actions = Vec::new();

@@ -57,7 +57,7 @@ async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> R
         train: locate(content, "train", &file.train, base).await?,
         heldout: locate(content, "heldout", &file.heldout, base).await?,
     };
-    let spec = file.resolve(resolved);
+    let spec = Box::new(file.resolve(resolved));
     Ok(JobBody { spec, orchestrator: me, submitted: super::unix_ms(), rows })
 }
 

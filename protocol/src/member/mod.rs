@@ -316,7 +316,14 @@ impl Member {
             Event::Synced(held) => self.on_synced(now, held, out),
             Event::FetchFailed(why) => self.on_fetch_failed(now, &why, out),
             Event::Tick => self.on_tick(now, out),
-            other => {
+            other @ (Event::Trained { .. }
+            | Event::TrainFailed { .. }
+            | Event::CommitBuilt { .. }
+            | Event::Replica { .. }
+            | Event::Segment { .. }
+            | Event::LinkOffence { .. }
+            | Event::PeerLost(_)
+            | Event::Applied { .. }) => {
                 let Phase::InRound(round) = &mut self.phase else {
                     return;
                 };

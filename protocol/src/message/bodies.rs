@@ -35,7 +35,7 @@ pub(super) use wire_struct;
 #[serde(deny_unknown_fields)]
 pub struct JobBody {
     /// What is asked for.
-    pub spec: JobSpec,
+    pub spec: Box<JobSpec>,
     /// Who schedules it; the only signer of its rosters and manifests.
     pub orchestrator: PeerBytes,
     /// Milliseconds since the Unix epoch, so that the same file submitted twice is two jobs.

@@ -218,7 +218,7 @@ pub struct Verified {
     /// The whole envelope, to pass on.
     pub envelope: Vec<u8>,
     /// The attests within a close certificate, checked likewise; empty for other kinds.
-    pub nested: Vec<Verified>,
+    pub nested: Vec<Self>,
 }
 
 impl Verified {

@@ -385,7 +385,12 @@ impl Orchestrator {
         let enough_at = match &self.phase {
             Phase::Recruiting { enough_at: Some(at) } => *at,
             Phase::Recruiting { enough_at: None } => now.plus(schedule.deadlines.recruit_ms),
-            _ => now,
+            Phase::Preparing
+            | Phase::Training(_)
+            | Phase::Collecting(..)
+            | Phase::Reducing(_)
+            | Phase::Paused
+            | Phase::Finished => now,
         };
         if members.len() >= max || now >= enough_at {
             self.start_round(now, members, out);

@@ -36,7 +36,6 @@ pub enum Fault {
 /// A member in the simulation.
 #[derive(Debug)]
 pub struct Host {
-    pub(super) index: u32,
     pub(super) machine: Member,
     pub(super) alive: bool,
     pub(super) faults: Vec<Fault>,
@@ -50,9 +49,8 @@ pub struct Host {
 pub(super) type Deltas = BTreeMap<CidBytes, (PeerBytes, u64, Hash32, Vec<f32>)>;
 
 impl Host {
-    pub(super) fn new(index: u32, config: Config, elements: usize, faults: Vec<Fault>) -> Self {
+    pub(super) fn new(config: Config, elements: usize, faults: Vec<Fault>) -> Self {
         Self {
-            index,
             machine: Member::new(config.clone()),
             alive: true,
             faults,
@@ -66,6 +64,17 @@ impl Host {
     pub(super) fn restart(&mut self) {
         self.alive = true;
         self.machine = Member::new(self.config.clone());
+    }
+
+    /// When it comes back after a death, if it does.
+    pub(super) fn revive_after(&self) -> Option<u64> {
+        self.faults.iter().find_map(|f| {
+            if let Fault::ReviveAfter(ms) = f {
+                Some(*ms)
+            } else {
+                None
+            }
+        })
     }
 
     pub(super) fn has(&self, fault: Fault) -> bool {

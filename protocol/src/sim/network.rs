@@ -89,7 +89,7 @@ impl Network {
                     segment: scenario.segment,
                 };
                 let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
-                Host::new(i, config, scenario.elements, faults)
+                Host::new(config, scenario.elements, faults)
             })
             .collect();
         let mut actions = Vec::new();
@@ -233,10 +233,7 @@ impl Network {
                 Fault::DieInTrain(_) | Fault::DieBeforeCommit(_) | Fault::DieInReduce(_)
             )
         });
-        let revive = host.faults.iter().find_map(|f| match f {
-            Fault::ReviveAfter(ms) => Some(*ms),
-            _ => None,
-        });
+        let revive = host.revive_after();
         for other in 0..self.hosts.len() as u32 {
             let delay = self.delay();
             self.member_in(delay, other, member::Event::PeerLost(peer(i)));
