@@ -134,8 +134,10 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let config: Self = toml::from_str(text)
-            .map_err(|source| ConfigError::Parse { path: path.to_path_buf(), source: Box::new(source) })?;
+        let config: Self = toml::from_str(text).map_err(|source| ConfigError::Parse {
+            path: path.to_path_buf(),
+            source: Box::new(source),
+        })?;
         config.check()?;
         Ok(config)
     }
@@ -172,21 +174,34 @@ mod tests {
             .map(|line| line.strip_prefix("#: ").unwrap_or(line))
             .flat_map(|line| [line, "\n"])
             .collect();
-        assert_eq!(Config::parse(Path::new("t"), &uncommented).unwrap(), Config::default());
-        assert_eq!(Config::parse(Path::new("t"), TEMPLATE).unwrap(), Config::default());
+        assert_eq!(
+            Config::parse(Path::new("t"), &uncommented).unwrap(),
+            Config::default()
+        );
+        assert_eq!(
+            Config::parse(Path::new("t"), TEMPLATE).unwrap(),
+            Config::default()
+        );
     }
 
     #[test]
     fn an_unknown_key_is_named_with_its_place() {
-        let error = Config::parse(Path::new("/h/config.toml"), "[network]\nlistn = []\n").unwrap_err().to_string();
-        assert!(error.contains("/h/config.toml") && error.contains("line 2") && error.contains("listn"), "{error}");
+        let error = Config::parse(Path::new("/h/config.toml"), "[network]\nlistn = []\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("/h/config.toml") && error.contains("line 2") && error.contains("listn"),
+            "{error}"
+        );
     }
 
     #[test]
     fn devices_parse() {
         assert_eq!("cuda:1".parse(), Ok(DeviceChoice::Cuda(1)));
         assert!("cuda".parse::<DeviceChoice>().unwrap_err().contains("cuda:N"));
-        let error = Config::parse(Path::new("t"), "[training]\ndevice = \"gpu\"\n").unwrap_err().to_string();
+        let error = Config::parse(Path::new("t"), "[training]\ndevice = \"gpu\"\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("\"gpu\" is no device"), "{error}");
     }
 }

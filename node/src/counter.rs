@@ -46,7 +46,10 @@ impl Counter {
             Err(e) if e.source.kind() == std::io::ErrorKind::NotFound => 0,
             Err(e) => return Err(e.into()),
         };
-        Ok(Self { path: path.to_path_buf(), last })
+        Ok(Self {
+            path: path.to_path_buf(),
+            last,
+        })
     }
 
     /// The last number handed out; 0 when there was none.
@@ -60,7 +63,9 @@ impl Counter {
     /// # Errors
     /// When it cannot be written: the number is then not used.
     pub fn advance(&mut self) -> Result<u64, CounterError> {
-        let next = self.last.checked_add(1).ok_or_else(|| CounterError::Exhausted { path: self.path.clone() })?;
+        let next = self.last.checked_add(1).ok_or_else(|| CounterError::Exhausted {
+            path: self.path.clone(),
+        })?;
         files::write_atomic(&self.path, format!("{next}\n").as_bytes(), Access::Owner)?;
         self.last = next;
         Ok(next)
@@ -68,7 +73,9 @@ impl Counter {
 }
 
 fn parse(path: &Path, text: &str) -> Result<u64, CounterError> {
-    text.trim().parse().map_err(|_| CounterError::Damaged { path: path.to_path_buf() })
+    text.trim().parse().map_err(|_| CounterError::Damaged {
+        path: path.to_path_buf(),
+    })
 }
 
 #[cfg(test)]

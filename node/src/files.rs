@@ -38,7 +38,11 @@ pub struct FileError {
 impl FileError {
     /// Wraps what the system said about `path`.
     pub fn new(action: &'static str, path: &Path, source: io::Error) -> Self {
-        Self { action, path: path.to_path_buf(), source }
+        Self {
+            action,
+            path: path.to_path_buf(),
+            source,
+        }
     }
 }
 
@@ -103,12 +107,20 @@ pub fn write_new(path: &Path, bytes: &[u8], access: Access) -> Result<(), FileEr
 
 fn temporary_beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.{:08x}.tmp", std::process::id(), rand::random::<u32>()));
+    name.push(format!(
+        ".{}.{:08x}.tmp",
+        std::process::id(),
+        rand::random::<u32>()
+    ));
     path.with_file_name(name)
 }
 
 fn write_synced(path: &Path, bytes: &[u8], access: Access) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(access.mode()).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(access.mode())
+        .open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -161,7 +173,11 @@ mod tests {
         let path = dir.path().join("key");
         write_new(&path, b"secret", Access::Owner).unwrap();
         assert_eq!(mode(&path), 0o600);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary is left");
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary is left"
+        );
     }
 
     #[test]
@@ -177,9 +193,17 @@ mod tests {
     #[test]
     fn a_full_disk_is_explained() {
         // /dev/full fails every write with ENOSPC.
-        let error = File::options().write(true).open("/dev/full").unwrap().write_all(b"x").unwrap_err();
+        let error = File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+            .write_all(b"x")
+            .unwrap_err();
         let message = FileError::new("write", Path::new("/data/x"), error).to_string();
-        assert!(message.contains("/data/x") && message.contains("The disk is full: free some space"), "{message}");
+        assert!(
+            message.contains("/data/x") && message.contains("The disk is full: free some space"),
+            "{message}"
+        );
     }
 
     #[test]
@@ -187,7 +211,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         fs::write(&path, b"12345").unwrap();
-        assert!(read(&path, 4).unwrap_err().to_string().contains("longer than the 4 bytes"));
+        assert!(
+            read(&path, 4)
+                .unwrap_err()
+                .to_string()
+                .contains("longer than the 4 bytes")
+        );
         assert_eq!(read(&path, 5).unwrap(), b"12345");
     }
 }

@@ -52,7 +52,9 @@ impl Home {
             Some(path) => path.to_path_buf(),
             None => std::env::home_dir().ok_or(HomeError::Unknown)?.join(".hanzod"),
         };
-        Ok(Self { root: std::path::absolute(&root).map_err(|e| FileError::new("resolve", &root, e))? })
+        Ok(Self {
+            root: std::path::absolute(&root).map_err(|e| FileError::new("resolve", &root, e))?,
+        })
     }
 
     /// The directory itself.
@@ -130,7 +132,11 @@ impl Home {
     /// # Errors
     /// [`HomeError::NotInitialised`].
     pub fn require_initialised(&self) -> Result<(), HomeError> {
-        if self.is_initialised() { Ok(()) } else { Err(HomeError::NotInitialised(self.root.clone())) }
+        if self.is_initialised() {
+            Ok(())
+        } else {
+            Err(HomeError::NotInitialised(self.root.clone()))
+        }
     }
 
     /// Creates the directories, the home being the owner's alone.
@@ -161,7 +167,10 @@ impl Home {
         match file.try_lock() {
             Ok(()) => write_pid(&mut file).map_err(|e| FileError::new("write", &path, e))?,
             Err(TryLockError::WouldBlock) => {
-                return Err(HomeError::InUse { home: self.root.clone(), pid: read_pid(&mut file) });
+                return Err(HomeError::InUse {
+                    home: self.root.clone(),
+                    pid: read_pid(&mut file),
+                });
             }
             Err(TryLockError::Error(e)) => return Err(FileError::new("lock", &path, e).into()),
         }
@@ -200,7 +209,10 @@ mod tests {
         home.create().unwrap();
         let held = home.lock().unwrap();
         let message = home.lock().unwrap_err().to_string();
-        assert!(message.contains(&format!("process {}", std::process::id())), "{message}");
+        assert!(
+            message.contains(&format!("process {}", std::process::id())),
+            "{message}"
+        );
         drop(held);
         home.lock().unwrap();
     }

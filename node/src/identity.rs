@@ -16,7 +16,9 @@ const RENEW_BEFORE: u64 = 30 * 24 * 3600;
 /// Seconds since the Unix epoch, by this machine's clock.
 #[must_use]
 pub fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs())
 }
 
 /// Why this node's identity cannot be made or read.
@@ -93,26 +95,44 @@ impl NodeIdentity {
     fn with_stored_record(home: &Home, keys: Identity, genesis: Hash32) -> Result<Self, KeyError> {
         let path = home.record();
         let record_bytes = files::read(&path, MAX_RECORD_BYTES as u64)?;
-        let fail = |source| KeyError::Record { path: path.clone(), source };
+        let fail = |source| KeyError::Record {
+            path: path.clone(),
+            source,
+        };
         let signed = SignedRecord::decode(&record_bytes).map_err(fail)?;
         // Read as of its beginning: an expired record of one's own is still the one to continue from.
-        let record = signed.verify(&genesis.0, signed.body.issued, Anchor::Itself).map_err(fail)?;
+        let record = signed
+            .verify(&genesis.0, signed.body.issued, Anchor::Itself)
+            .map_err(fail)?;
         if record.keys() != keys.public() {
             return Err(fail(RecordError::OtherPeer));
         }
-        Ok(Self { keys, genesis, record, record_bytes })
+        Ok(Self {
+            keys,
+            genesis,
+            record,
+            record_bytes,
+        })
     }
 
     fn renew(self, home: &Home) -> Result<Self, KeyError> {
         let path = home.record();
-        let fail = |source| KeyError::Record { path: path.clone(), source };
+        let fail = |source| KeyError::Record {
+            path: path.clone(),
+            source,
+        };
         let signed = SignedRecord::next(&self.keys, &self.keys, &self.record, &self.genesis.0, validity())
             .map_err(fail)?;
         let record_bytes = signed.encode();
-        let record =
-            signed.verify(&self.genesis.0, unix_now(), Anchor::Previous(&self.record)).map_err(fail)?;
+        let record = signed
+            .verify(&self.genesis.0, unix_now(), Anchor::Previous(&self.record))
+            .map_err(fail)?;
         files::write_atomic(&path, &record_bytes, Access::Owner)?;
-        Ok(Self { record, record_bytes, ..self })
+        Ok(Self {
+            record,
+            record_bytes,
+            ..self
+        })
     }
 
     /// The secret keys.
@@ -157,7 +177,9 @@ impl NodeIdentity {
     /// Never for keys made here; libp2p's error is passed on.
     pub fn keypair(&self) -> Result<libp2p::identity::Keypair, KeyError> {
         let mut seed = self.keys.ed25519_seed();
-        Ok(libp2p::identity::Keypair::ed25519_from_bytes(seed.as_mut_slice())?)
+        Ok(libp2p::identity::Keypair::ed25519_from_bytes(
+            seed.as_mut_slice(),
+        )?)
     }
 }
 
@@ -173,7 +195,10 @@ fn read_keys(home: &Home) -> Result<Identity, KeyError> {
 
 fn validity() -> Validity {
     let now = unix_now();
-    Validity { issued: now, expires: now + YEAR }
+    Validity {
+        issued: now,
+        expires: now + YEAR,
+    }
 }
 
 /// Somebody else's identity: a record that agrees with itself and with the connection it came over. How far its ML-DSA
@@ -194,7 +219,10 @@ impl PeerIdentity {
         if record.peer().as_slice() != peer.as_bytes() {
             return Err(RecordError::OtherPeer);
         }
-        Ok(Self { record, bytes: bytes.to_vec() })
+        Ok(Self {
+            record,
+            bytes: bytes.to_vec(),
+        })
     }
 
     /// The record.
@@ -241,11 +269,20 @@ mod tests {
         let (_dir, home) = home();
         let made = NodeIdentity::create(&home, GENESIS).unwrap();
         let read = NodeIdentity::open(&home, GENESIS).unwrap();
-        assert_eq!((made.peer(), made.record_hash()), (read.peer(), read.record_hash()));
+        assert_eq!(
+            (made.peer(), made.record_hash()),
+            (read.peer(), read.record_hash())
+        );
         for path in [key_path(&home), home.record()] {
-            assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                std::fs::metadata(path).unwrap().permissions().mode() & 0o777,
+                0o600
+            );
         }
-        assert_eq!(read.keypair().unwrap().public().to_peer_id().to_bytes(), read.peer().as_bytes());
+        assert_eq!(
+            read.keypair().unwrap().public().to_peer_id().to_bytes(),
+            read.peer().as_bytes()
+        );
     }
 
     #[test]
@@ -253,7 +290,10 @@ mod tests {
         let (_dir, home) = home();
         let first = NodeIdentity::create(&home, GENESIS).unwrap();
         let again = NodeIdentity::create(&home, GENESIS).unwrap();
-        assert_eq!((first.peer(), first.record_hash()), (again.peer(), again.record_hash()));
+        assert_eq!(
+            (first.peer(), first.record_hash()),
+            (again.peer(), again.record_hash())
+        );
         std::fs::remove_file(home.record()).unwrap();
         assert_eq!(NodeIdentity::create(&home, GENESIS).unwrap().peer(), first.peer());
     }
@@ -273,10 +313,20 @@ mod tests {
         let (_dir, home) = home();
         let keys = NodeIdentity::create(&home, GENESIS).unwrap().keys;
         let now = unix_now();
-        let old = SignedRecord::first(&keys, &GENESIS.0, Validity { issued: now - YEAR, expires: now - 1 });
+        let old = SignedRecord::first(
+            &keys,
+            &GENESIS.0,
+            Validity {
+                issued: now - YEAR,
+                expires: now - 1,
+            },
+        );
         files::write_atomic(&home.record(), &old.encode(), Access::Owner).unwrap();
         let renewed = NodeIdentity::open(&home, GENESIS).unwrap();
         assert_eq!(renewed.record().record().number, 1);
-        assert_eq!(NodeIdentity::open(&home, GENESIS).unwrap().record_hash(), renewed.record_hash());
+        assert_eq!(
+            NodeIdentity::open(&home, GENESIS).unwrap().record_hash(),
+            renewed.record_hash()
+        );
     }
 }

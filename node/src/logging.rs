@@ -25,7 +25,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { level: "info".to_owned(), format: Format::Plain }
+        Self {
+            level: "info".to_owned(),
+            format: Format::Plain,
+        }
     }
 }
 
@@ -65,12 +68,25 @@ pub enum LogError {
 /// When the file cannot be opened or the level is none.
 pub fn start(config: &Config, home: &Home) -> Result<(), LogError> {
     let file = Arc::new(open(home)?);
-    let filter = EnvFilter::try_new(&config.level)
-        .map_err(|source| LogError::Level { level: config.level.clone(), source })?;
-    let level = if std::io::stderr().is_terminal() { LevelFilter::INFO } else { LevelFilter::WARN };
-    let terminal =
-        fmt::layer().with_writer(std::io::stderr).with_target(false).without_time().with_filter(level).with_filter(ours());
-    tracing_subscriber::registry().with(to_file(config.format, file).with_filter(filter)).with(terminal).try_init()?;
+    let filter = EnvFilter::try_new(&config.level).map_err(|source| LogError::Level {
+        level: config.level.clone(),
+        source,
+    })?;
+    let level = if std::io::stderr().is_terminal() {
+        LevelFilter::INFO
+    } else {
+        LevelFilter::WARN
+    };
+    let terminal = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_filter(level)
+        .with_filter(ours());
+    tracing_subscriber::registry()
+        .with(to_file(config.format, file).with_filter(filter))
+        .with(terminal)
+        .try_init()?;
     Ok(())
 }
 
@@ -94,5 +110,9 @@ fn open(home: &Home) -> Result<File, FileError> {
     if let Some(parent) = path.parent() {
         crate::files::create_dir(parent, crate::files::Access::Everyone)?;
     }
-    OpenOptions::new().create(true).append(true).open(&path).map_err(|e| FileError::new("open", &path, e))
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .map_err(|e| FileError::new("open", &path, e))
 }

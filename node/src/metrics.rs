@@ -40,7 +40,12 @@ impl Metrics {
     #[must_use]
     pub fn series(&self, name: &str, labels: &[(&str, &str)]) -> Series {
         let key = series_key(name, labels);
-        if let Some(found) = self.series.read().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        if let Some(found) = self
+            .series
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&key)
+        {
             return found.clone();
         }
         let mut series = self.series.write().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +78,10 @@ impl Metrics {
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<String, u64> {
         let series = self.series.read().unwrap_or_else(PoisonError::into_inner);
-        series.iter().map(|(key, value)| (key.clone(), value.get())).collect()
+        series
+            .iter()
+            .map(|(key, value)| (key.clone(), value.get()))
+            .collect()
     }
 
     /// The Prometheus text form, version 0.0.4.
@@ -84,7 +92,11 @@ impl Metrics {
         for (key, value) in self.snapshot() {
             let name = key.split('{').next().unwrap_or(&key);
             if name != described {
-                let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+                let kind = if name.ends_with("_total") {
+                    "counter"
+                } else {
+                    "gauge"
+                };
                 let _ = writeln!(text, "# TYPE {name} {kind}");
                 name.clone_into(&mut described);
             }
@@ -98,12 +110,18 @@ fn series_key(name: &str, labels: &[(&str, &str)]) -> String {
     if labels.is_empty() {
         return name.to_owned();
     }
-    let pairs: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escape(v))).collect();
+    let pairs: Vec<String> = labels
+        .iter()
+        .map(|(k, v)| format!("{k}=\"{}\"", escape(v)))
+        .collect();
     format!("{name}{{{}}}", pairs.join(","))
 }
 
 fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 #[cfg(test)]

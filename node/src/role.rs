@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// One role; a node runs any set of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Trains, commits signed deltas, takes its place in the ring.
@@ -75,7 +77,10 @@ impl Roles {
     /// The roles named by `bits`; bits of roles that this version does not know are ignored.
     #[must_use]
     pub fn from_bits(bits: u8) -> Self {
-        Role::ALL.into_iter().filter(|role| bits & role.bit() != 0).collect()
+        Role::ALL
+            .into_iter()
+            .filter(|role| bits & role.bit() != 0)
+            .collect()
     }
 }
 

@@ -96,8 +96,10 @@ impl Network {
     /// The key that is wrong, or that the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, StartError> {
         let text = files::read_text(path, MAX_FILE as u64)?;
-        let genesis = Genesis::parse(&text)
-            .map_err(|source| StartError::Genesis { path: path.to_path_buf(), source: Box::new(source) })?;
+        let genesis = Genesis::parse(&text).map_err(|source| StartError::Genesis {
+            path: path.to_path_buf(),
+            source: Box::new(source),
+        })?;
         let hash = genesis.hash()?;
         Ok(Self { genesis, hash })
     }
@@ -150,7 +152,10 @@ pub struct Services {
 
 impl std::fmt::Debug for Services {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Services").field("jobs", &self.jobs.is_some()).field("content", &self.content.is_some()).finish()
+        f.debug_struct("Services")
+            .field("jobs", &self.jobs.is_some())
+            .field("content", &self.content.is_some())
+            .finish()
     }
 }
 
@@ -185,7 +190,14 @@ impl Node {
         state.content = services.content;
         let api = server.address();
         tasks.spawn(server.run(state, stop.clone()));
-        Ok(Self { identity, net, api, stop, tasks, _lock: lock })
+        Ok(Self {
+            identity,
+            net,
+            api,
+            stop,
+            tasks,
+            _lock: lock,
+        })
     }
 
     /// Who this node is.
@@ -262,7 +274,18 @@ fn start_network(
     tasks.spawn(started.driver.run(stop.clone()));
     tasks.spawn(acceptor.run());
     let (net, events, links) = (started.handle, started.events, LinkPool::new(context));
-    Ok(Parts { home, config, network, identity, net, events, links, content, metrics, stop })
+    Ok(Parts {
+        home,
+        config,
+        network,
+        identity,
+        net,
+        events,
+        links,
+        content,
+        metrics,
+        stop,
+    })
 }
 
 fn content_config(home: &Home, config: &Config) -> content::Config {
@@ -305,7 +328,10 @@ fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, Sta
     let faults = parts.config.faults.clone();
     let (jobs, service) = job::start(parts, device, faults).map_err(StartError::Trainer)?;
     tasks.spawn(service);
-    Ok(Services { jobs: Some(jobs), content: Some(content) })
+    Ok(Services {
+        jobs: Some(jobs),
+        content: Some(content),
+    })
 }
 
 async fn stop_signal() {

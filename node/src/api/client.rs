@@ -65,8 +65,15 @@ impl Client {
             }
             Err(e) => return Err(e.into()),
         };
-        let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-        Ok(Self { agent, place, home: home.root().to_path_buf() })
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .build()
+            .new_agent();
+        Ok(Self {
+            agent,
+            place,
+            home: home.root().to_path_buf(),
+        })
     }
 
     /// `GET path`.
@@ -74,8 +81,17 @@ impl Client {
     /// # Errors
     /// When the node is gone or refuses.
     pub fn get(&self, path: &str) -> Result<Value, ClientError> {
-        let request = self.agent.get(self.url(path)).config().timeout_global(Some(DEADLINE)).build();
-        self.finish(request.header("Authorization", self.place.token.header().as_str()).call())
+        let request = self
+            .agent
+            .get(self.url(path))
+            .config()
+            .timeout_global(Some(DEADLINE))
+            .build();
+        self.finish(
+            request
+                .header("Authorization", self.place.token.header().as_str())
+                .call(),
+        )
     }
 
     /// `POST path` with a JSON body.
@@ -83,16 +99,32 @@ impl Client {
     /// # Errors
     /// When the node is gone or refuses.
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        let deadline = if path.starts_with("/v1/content") || path == "/v1/jobs" { CONTENT_DEADLINE } else { DEADLINE };
-        let request = self.agent.post(self.url(path)).config().timeout_global(Some(deadline)).build();
-        self.finish(request.header("Authorization", self.place.token.header().as_str()).send_json(body))
+        let deadline = if path.starts_with("/v1/content") || path == "/v1/jobs" {
+            CONTENT_DEADLINE
+        } else {
+            DEADLINE
+        };
+        let request = self
+            .agent
+            .post(self.url(path))
+            .config()
+            .timeout_global(Some(deadline))
+            .build();
+        self.finish(
+            request
+                .header("Authorization", self.place.token.header().as_str())
+                .send_json(body),
+        )
     }
 
     fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.place.address)
     }
 
-    fn finish(&self, result: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Value, ClientError> {
+    fn finish(
+        &self,
+        result: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Value, ClientError> {
         let mut response = result.map_err(|error| self.failed(&error))?;
         let status = response.status().as_u16();
         let body: Result<Value, _> = response.body_mut().with_config().limit(MAX_ANSWER).read_json();
@@ -100,10 +132,17 @@ impl Client {
             (200..=299, Ok(value)) => Ok(value),
             (200..=299, Err(error)) => Err(self.failed(&error)),
             (_, Ok(Value::Object(map))) if map.get("error").is_some_and(Value::is_string) => {
-                let message = map.get("error").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let message = map
+                    .get("error")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned();
                 Err(ClientError::Refused { status, message })
             }
-            (_, _) => Err(ClientError::Refused { status, message: format!("the node answered with HTTP status {status}") }),
+            (_, _) => Err(ClientError::Refused {
+                status,
+                message: format!("the node answered with HTTP status {status}"),
+            }),
         }
     }
 

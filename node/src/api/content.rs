@@ -13,11 +13,20 @@ const FETCH_DEADLINE: Duration = Duration::from_secs(12 * 3600);
 impl ContentApi for Content {
     fn add(&self, path: PathBuf) -> Answer<'_> {
         Box::pin(async move {
-            let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
+            let name = path.file_name().map_or_else(
+                || path.display().to_string(),
+                |n| n.to_string_lossy().into_owned(),
+            );
             let pin = Pin::Named(name);
-            let added = if path.is_dir() { self.add_dir(path, pin).await } else { self.add_file(path, pin).await };
+            let added = if path.is_dir() {
+                self.add_dir(path, pin).await
+            } else {
+                self.add_file(path, pin).await
+            };
             let added = added.map_err(|e| ApiError::BadRequest(e.to_string()))?;
-            self.provide(added.cid).await.map_err(|e| ApiError::Unavailable(e.to_string()))?;
+            self.provide(added.cid)
+                .await
+                .map_err(|e| ApiError::Unavailable(e.to_string()))?;
             Ok(json!({ "cid": added.cid.to_string(), "bytes": added.bytes, "total_size": added.total_size }))
         })
     }
@@ -31,8 +40,15 @@ impl ContentApi for Content {
                 deadline: FETCH_DEADLINE,
                 pin: Pin::No,
             };
-            let progress = self.fetch_dag(request).finish().await.map_err(|e| ApiError::NotFound(e.to_string()))?;
-            let bytes = self.export(source, path.clone(), Limits::default()).await.map_err(|e| bad(&e))?;
+            let progress = self
+                .fetch_dag(request)
+                .finish()
+                .await
+                .map_err(|e| ApiError::NotFound(e.to_string()))?;
+            let bytes = self
+                .export(source, path.clone(), Limits::default())
+                .await
+                .map_err(|e| bad(&e))?;
             Ok(json!({ "path": path, "bytes": bytes, "fetched": progress.fetched }))
         })
     }
@@ -40,7 +56,9 @@ impl ContentApi for Content {
     fn list(&self) -> Answer<'_> {
         Box::pin(async move {
             let pins = self.pins().await.map_err(|e| ApiError::Internal(e.to_string()))?;
-            let pins = pins.into_iter().map(|(cid, pin)| json!({ "cid": cid.to_string(), "name": pin.name, "since": pin.since }));
+            let pins = pins
+                .into_iter()
+                .map(|(cid, pin)| json!({ "cid": cid.to_string(), "name": pin.name, "since": pin.since }));
             Ok(Value::Array(pins.collect()))
         })
     }

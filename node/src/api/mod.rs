@@ -44,13 +44,17 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) }
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        }
     }
 }
 
 /// The API would be reachable from other machines.
 #[derive(Debug, thiserror::Error)]
-#[error("api.listen is {0}; it must be a loopback address such as 127.0.0.1:0, because whoever reaches it commands the node")]
+#[error(
+    "api.listen is {0}; it must be a loopback address such as 127.0.0.1:0, because whoever reaches it commands the node"
+)]
 pub struct ConfigError(SocketAddr);
 
 impl Config {
@@ -59,7 +63,11 @@ impl Config {
     /// # Errors
     /// When it is not.
     pub fn check(&self) -> Result<(), ConfigError> {
-        if self.listen.ip().is_loopback() { Ok(()) } else { Err(ConfigError(self.listen)) }
+        if self.listen.ip().is_loopback() {
+            Ok(())
+        } else {
+            Err(ConfigError(self.listen))
+        }
     }
 }
 

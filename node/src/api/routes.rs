@@ -43,19 +43,26 @@ pub struct State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("roles", &self.roles).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("roles", &self.roles)
+            .finish_non_exhaustive()
     }
 }
 
 impl State {
     fn jobs(&self) -> Result<&dyn JobsApi, ApiError> {
         self.jobs.as_deref().ok_or_else(|| {
-            ApiError::Unavailable("this node takes no part in jobs: start it with --role worker, validator or orchestrator".into())
+            ApiError::Unavailable(
+                "this node takes no part in jobs: start it with --role worker, validator or orchestrator"
+                    .into(),
+            )
         })
     }
 
     fn content(&self) -> Result<&dyn ContentApi, ApiError> {
-        self.content.as_deref().ok_or_else(|| ApiError::Unavailable("this node has no content store".into()))
+        self.content
+            .as_deref()
+            .ok_or_else(|| ApiError::Unavailable("this node has no content store".into()))
     }
 }
 
@@ -87,7 +94,10 @@ async fn metrics(Shared(state): Shared<State>) -> String {
 
 async fn status(Shared(state): Shared<State>) -> Reply {
     let peers = state.net.peers().await?;
-    let members = peers.iter().filter(|peer| peer.standing == Standing::Member).count();
+    let members = peers
+        .iter()
+        .filter(|peer| peer.standing == Standing::Member)
+        .count();
     Ok(Json(json!({
         "peer": state.identity.peer().to_string(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -139,7 +149,11 @@ struct Since {
     wait_ms: u64,
 }
 
-async fn job_events(Shared(state): Shared<State>, Path(id): Path<String>, Query(since): Query<Since>) -> Reply {
+async fn job_events(
+    Shared(state): Shared<State>,
+    Path(id): Path<String>,
+    Query(since): Query<Since>,
+) -> Reply {
     let wait = Duration::from_millis(since.wait_ms).min(MAX_WAIT);
     let jobs = state.jobs()?;
     tokio::select! {
@@ -163,7 +177,11 @@ async fn add_content(Shared(state): Shared<State>, Json(body): Json<PathBody>) -
     Ok(Json(state.content()?.add(body.path).await?))
 }
 
-async fn get_content(Shared(state): Shared<State>, Path(cid): Path<String>, Json(body): Json<PathBody>) -> Reply {
+async fn get_content(
+    Shared(state): Shared<State>,
+    Path(cid): Path<String>,
+    Json(body): Json<PathBody>,
+) -> Reply {
     let content = state.content()?;
     tokio::select! {
         fetched = content.get(cid, body.path) => Ok(Json(fetched?)),

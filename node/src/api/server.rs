@@ -20,7 +20,9 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address cannot be listened on.
-    #[error("the API cannot listen on {address}: {source}. Choose another with --api-listen; port 0 takes any free one")]
+    #[error(
+        "the API cannot listen on {address}: {source}. Choose another with --api-listen; port 0 takes any free one"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -50,13 +52,26 @@ impl Server {
     /// # Errors
     /// When the port is taken or the file cannot be written.
     pub async fn bind(config: &Config, home: &Home) -> Result<Self, ServerError> {
-        let fail = |source| ServerError::Listen { address: config.listen, source };
+        let fail = |source| ServerError::Listen {
+            address: config.listen,
+            source,
+        };
         let listener = TcpListener::bind(config.listen).await.map_err(fail)?;
         let address = listener.local_addr().map_err(fail)?;
         let token = Token::generate().map_err(ServerError::Randomness)?;
         let file = home.api();
-        Place { address, token: token.clone(), pid: std::process::id() }.write(&file)?;
-        Ok(Self { listener, address, token, file })
+        Place {
+            address,
+            token: token.clone(),
+            pid: std::process::id(),
+        }
+        .write(&file)?;
+        Ok(Self {
+            listener,
+            address,
+            token,
+            file,
+        })
     }
 
     /// Where it listens.
@@ -82,7 +97,10 @@ fn router(state: State, token: Token) -> Router {
         let guard = Arc::clone(&guard);
         async move { admit(&guard, request, next).await }
     }));
-    guarded.merge(routes::public()).fallback(|| async { ApiError::NotFound("no such route".to_owned()) }).with_state(state)
+    guarded
+        .merge(routes::public())
+        .fallback(|| async { ApiError::NotFound("no such route".to_owned()) })
+        .with_state(state)
 }
 
 async fn admit(token: &Token, request: Request, next: Next) -> Response {

@@ -60,7 +60,11 @@ pub(super) struct Place {
 impl Place {
     /// Writes the file, its owner's alone.
     pub(super) fn write(&self, path: &Path) -> Result<(), FileError> {
-        let file = ApiFile { address: self.address, token: self.token.0.to_string(), pid: self.pid };
+        let file = ApiFile {
+            address: self.address,
+            token: self.token.0.to_string(),
+            pid: self.pid,
+        };
         let text = serde_json::to_vec_pretty(&file)
             .map_err(|e| FileError::new("write", path, std::io::Error::other(e)))?;
         files::write_atomic(path, &Zeroizing::new(text), Access::Owner)
@@ -69,9 +73,17 @@ impl Place {
     pub(super) fn read(path: &Path) -> Result<Self, FileError> {
         let text = Zeroizing::new(files::read(path, 4096)?);
         let file: ApiFile = serde_json::from_slice(&text).map_err(|e| {
-            FileError::new("read", path, std::io::Error::new(std::io::ErrorKind::InvalidData, e))
+            FileError::new(
+                "read",
+                path,
+                std::io::Error::new(std::io::ErrorKind::InvalidData, e),
+            )
         })?;
-        Ok(Self { address: file.address, token: Token(Zeroizing::new(file.token)), pid: file.pid })
+        Ok(Self {
+            address: file.address,
+            token: Token(Zeroizing::new(file.token)),
+            pid: file.pid,
+        })
     }
 }
 
@@ -95,7 +107,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.json");
         let token = Token::generate().unwrap();
-        let place = Place { address: "127.0.0.1:7".parse().unwrap(), token: token.clone(), pid: 3 };
+        let place = Place {
+            address: "127.0.0.1:7".parse().unwrap(),
+            token: token.clone(),
+            pid: 3,
+        };
         place.write(&path).unwrap();
         let read = Place::read(&path).unwrap();
         assert!(token.admits(read.token.header().as_bytes()));

@@ -1,8 +1,8 @@
 //! `hanzod content add | get | ls`.
 
+use super::Context;
 use super::job::segment;
 use super::output::{table, text};
-use super::Context;
 use crate::api::Client;
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -46,7 +46,8 @@ fn add(context: &Context, path: &Path) -> anyhow::Result<()> {
 fn get(context: &Context, cid: &str, out: Option<&Path>) -> anyhow::Result<()> {
     let cid = segment(cid)?;
     let out = std::path::absolute(out.unwrap_or(Path::new(cid)))?;
-    let got = Client::connect(&context.home)?.post(&format!("/v1/content/{cid}/get"), &json!({ "path": out }))?;
+    let got =
+        Client::connect(&context.home)?.post(&format!("/v1/content/{cid}/get"), &json!({ "path": out }))?;
     context.output.show(&got, |_| format!("wrote {}", out.display()));
     Ok(())
 }

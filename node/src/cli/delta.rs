@@ -43,7 +43,11 @@ pub(super) enum Command {
 pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Inspect { file } => inspect(context.output, &file),
-        Command::Verify { file, genesis, record } => {
+        Command::Verify {
+            file,
+            genesis,
+            record,
+        } => {
             let genesis = genesis.unwrap_or_else(|| context.home.genesis());
             verify(context.output, &file, &genesis, record.as_deref())
         }
@@ -52,7 +56,11 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
 
 fn read(file: &Path) -> anyhow::Result<Delta> {
     let bytes = files::read(file, MAX_DELTA as u64)?;
-    let limits = Limits { file_bytes: MAX_DELTA, tensor_bytes: MAX_DELTA, tensors: 1 << 20 };
+    let limits = Limits {
+        file_bytes: MAX_DELTA,
+        tensor_bytes: MAX_DELTA,
+        tensors: 1 << 20,
+    };
     delta::decode(&bytes, &limits).with_context(|| file.display().to_string())
 }
 
@@ -109,7 +117,12 @@ fn describe(delta: &Delta) -> anyhow::Result<Value> {
 /// The L2 norm over all float tensors.
 fn norm(delta: &Delta) -> Option<f64> {
     let set = delta.tensor_set().ok()?;
-    let sum: f64 = set.0.values().flat_map(|tensor| &tensor.data).map(|x| f64::from(*x) * f64::from(*x)).sum();
+    let sum: f64 = set
+        .0
+        .values()
+        .flat_map(|tensor| &tensor.data)
+        .map(|x| f64::from(*x) * f64::from(*x))
+        .sum();
     Some(sum.sqrt())
 }
 
@@ -127,8 +140,18 @@ fn plain(value: &Value, delta: &Delta) -> String {
         }
     }
     lines.push(format!("{} tensors", delta.tensors.len()));
-    let row = |tensor: &Value| ["name", "dtype", "shape"].map(|key| output::text(tensor, key)).to_vec();
-    let rows: Vec<_> = value.get("tensors").and_then(Value::as_array).into_iter().flatten().map(row).collect();
+    let row = |tensor: &Value| {
+        ["name", "dtype", "shape"]
+            .map(|key| output::text(tensor, key))
+            .to_vec()
+    };
+    let rows: Vec<_> = value
+        .get("tensors")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(row)
+        .collect();
     lines.push(output::table(&["TENSOR", "DTYPE", "SHAPE"], &rows));
     lines.join("\n")
 }
@@ -137,12 +160,23 @@ fn verify(output: Output, file: &Path, genesis: &Path, record: Option<&Path>) ->
     let delta = read(file)?;
     let network = Network::load(genesis)?;
     let record = record.map(|path| read_record(path, &network.hash)).transpose()?;
-    let verifier = RecordVerifier { genesis: network.hash, record };
-    delta.verify_signatures(&verifier).with_context(|| file.display().to_string())?;
+    let verifier = RecordVerifier {
+        genesis: network.hash,
+        record,
+    };
+    delta
+        .verify_signatures(&verifier)
+        .with_context(|| file.display().to_string())?;
     let peer = delta.auth.as_ref().map(|auth| auth.body.peer.to_string());
-    let signatures = if verifier.record.is_some() { "ed25519, mldsa" } else { "ed25519" };
+    let signatures = if verifier.record.is_some() {
+        "ed25519, mldsa"
+    } else {
+        "ed25519"
+    };
     let value = json!({ "valid": true, "peer": peer, "content_hash": delta.content_hash.to_hex(), "signatures": signatures });
-    output.show(&value, |value| format!("valid: signed by {} ({signatures})", output::text(value, "peer")));
+    output.show(&value, |value| {
+        format!("valid: signed by {} ({signatures})", output::text(value, "peer"))
+    });
     Ok(())
 }
 
@@ -150,7 +184,9 @@ fn read_record(path: &Path, genesis: &Hash32) -> anyhow::Result<VerifiedRecord> 
     let bytes = files::read(path, MAX_RECORD_BYTES as u64)?;
     let signed = SignedRecord::decode(&bytes).with_context(|| path.display().to_string())?;
     // A delta may be older than its worker's newest record; whether the record was valid then is not asked here.
-    signed.verify(&genesis.0, signed.body.issued, Anchor::Itself).with_context(|| path.display().to_string())
+    signed
+        .verify(&genesis.0, signed.body.issued, Anchor::Itself)
+        .with_context(|| path.display().to_string())
 }
 
 /// Checks against one record, or Ed25519 alone, whose key is in the peer id.
@@ -176,7 +212,13 @@ impl Verifier for RecordVerifier {
         if record.peer().as_slice() != sender.as_bytes() {
             return Err(VerifyError::UnknownSender);
         }
-        let signatures = Signatures { ed25519, mldsa: mldsa.unwrap_or_default().to_vec() };
-        record.keys().verify_both(domain, &self.genesis.0, body, &signatures).map_err(|_| bad("ML-DSA-87"))
+        let signatures = Signatures {
+            ed25519,
+            mldsa: mldsa.unwrap_or_default().to_vec(),
+        };
+        record
+            .keys()
+            .verify_both(domain, &self.genesis.0, body, &signatures)
+            .map_err(|_| bad("ML-DSA-87"))
     }
 }

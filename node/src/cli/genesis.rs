@@ -36,13 +36,20 @@ pub(super) enum Command {
 
 pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
-        Command::New { network, bootstrap, out } => new(context, &network, &bootstrap, out.as_deref()),
+        Command::New {
+            network,
+            bootstrap,
+            out,
+        } => new(context, &network, &bootstrap, out.as_deref()),
         Command::Check { file } => check(context, &file),
     }
 }
 
 fn new(context: &Context, network: &str, bootstrap: &[String], out: Option<&Path>) -> anyhow::Result<()> {
-    let created = OffsetDateTime::now_utc().replace_nanosecond(0).context("the system's clock")?.format(&Rfc3339)?;
+    let created = OffsetDateTime::now_utc()
+        .replace_nanosecond(0)
+        .context("the system's clock")?
+        .format(&Rfc3339)?;
     let text = with_bootstrap(&template(network, &created), bootstrap)?;
     let hash = Genesis::parse(&text)?.hash()?;
     let Some(path) = out else {
@@ -64,9 +71,20 @@ fn with_bootstrap(text: &str, bootstrap: &[String]) -> anyhow::Result<String> {
         return Ok(text.to_owned());
     }
     let list = format!("bootstrap = {}", serde_json::to_string(bootstrap)?);
-    let lines: Vec<&str> =
-        text.lines().map(|line| if line.starts_with("bootstrap = ") { list.as_str() } else { line }).collect();
-    anyhow::ensure!(lines.contains(&list.as_str()), "the genesis template has no line for bootstrap addresses");
+    let lines: Vec<&str> = text
+        .lines()
+        .map(|line| {
+            if line.starts_with("bootstrap = ") {
+                list.as_str()
+            } else {
+                line
+            }
+        })
+        .collect();
+    anyhow::ensure!(
+        lines.contains(&list.as_str()),
+        "the genesis template has no line for bootstrap addresses"
+    );
     Ok(lines.join("\n") + "\n")
 }
 
@@ -99,9 +117,11 @@ mod tests {
 
     #[test]
     fn bootstrap_addresses_reach_the_file() {
-        let address = "/ip4/192.0.2.1/tcp/4011/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA".to_owned();
+        let address =
+            "/ip4/192.0.2.1/tcp/4011/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA".to_owned();
         let text = template("t", "2026-01-31T12:00:00Z");
-        let genesis = Genesis::parse(&with_bootstrap(&text, std::slice::from_ref(&address)).unwrap()).unwrap();
+        let genesis =
+            Genesis::parse(&with_bootstrap(&text, std::slice::from_ref(&address)).unwrap()).unwrap();
         assert_eq!(genesis.bootstrap, [address]);
     }
 }

@@ -1,7 +1,7 @@
 //! `hanzod job submit | list | show | watch | cancel`.
 
-use super::output::{self, Output, table, text};
 use super::Context;
+use super::output::{self, Output, table, text};
 use crate::api::Client;
 use crate::files;
 use anyhow::Context as _;
@@ -69,7 +69,14 @@ fn submit(context: &Context, file: &Path) -> anyhow::Result<()> {
 fn list(context: &Context) -> anyhow::Result<()> {
     let jobs = Client::connect(&context.home)?.get("/v1/jobs")?;
     context.output.show(&jobs, |jobs| {
-        let row = |job: &Value| vec![text(job, "job"), text(job, "name"), text(job, "state"), text(job, "round")];
+        let row = |job: &Value| {
+            vec![
+                text(job, "job"),
+                text(job, "name"),
+                text(job, "state"),
+                text(job, "round"),
+            ]
+        };
         let rows: Vec<_> = jobs.as_array().into_iter().flatten().map(row).collect();
         table(&["JOB", "NAME", "STATE", "ROUND"], &rows)
     });
@@ -78,12 +85,15 @@ fn list(context: &Context) -> anyhow::Result<()> {
 
 fn show(context: &Context, job: &str) -> anyhow::Result<()> {
     let shown = Client::connect(&context.home)?.get(&format!("/v1/jobs/{}", segment(job)?))?;
-    context.output.show(&shown, |shown| serde_json::to_string_pretty(shown).unwrap_or_default());
+    context.output.show(&shown, |shown| {
+        serde_json::to_string_pretty(shown).unwrap_or_default()
+    });
     Ok(())
 }
 
 fn cancel(context: &Context, job: &str) -> anyhow::Result<()> {
-    let answer = Client::connect(&context.home)?.post(&format!("/v1/jobs/{}/cancel", segment(job)?), &json!({}))?;
+    let answer =
+        Client::connect(&context.home)?.post(&format!("/v1/jobs/{}/cancel", segment(job)?), &json!({}))?;
     context.output.show(&answer, |_| format!("cancelled {job}"));
     Ok(())
 }
@@ -96,7 +106,12 @@ fn watch(context: &Context, job: &str) -> anyhow::Result<()> {
     loop {
         let path = format!("/v1/jobs/{job}/events?after={after}&wait_ms={WAIT_MS}");
         let answer = client.get(&path)?;
-        for event in answer.get("events").and_then(Value::as_array).into_iter().flatten() {
+        for event in answer
+            .get("events")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             match context.output {
                 Output::Json => output::line(&event.to_string()),
                 Output::Plain => output::line(&plain_event(event)),

@@ -103,7 +103,11 @@ where
         Err(error) => {
             // Help and version come this way too; without a terminal to print to there is nothing left to do.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
         }
     };
     match dispatch(cli) {
@@ -116,7 +120,10 @@ where
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<()> {
-    let context = Context { home: Home::locate(cli.home.as_deref())?, output: Output::new(cli.json) };
+    let context = Context {
+        home: Home::locate(cli.home.as_deref())?,
+        output: Output::new(cli.json),
+    };
     match cli.command {
         Command::Genesis(command) => genesis::main(&context, command),
         Command::Init(args) => init::main(&context, &args),

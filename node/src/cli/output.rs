@@ -49,8 +49,18 @@ pub(super) fn text(value: &Value, key: &str) -> String {
 
 /// An array of texts as `a, b`; `none` when it is empty.
 pub(super) fn list(value: &Value, key: &str) -> String {
-    let items: Vec<&str> = value.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-    if items.is_empty() { "none".to_owned() } else { items.join(", ") }
+    let items: Vec<&str> = value
+        .get(key)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    if items.is_empty() {
+        "none".to_owned()
+    } else {
+        items.join(", ")
+    }
 }
 
 /// Rows under headings, columns aligned.
@@ -62,11 +72,18 @@ pub(super) fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
         }
     }
     let format = |cells: Vec<&str>| {
-        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         padded.join("  ").trim_end().to_owned()
     };
     let mut lines = vec![format(headings.to_vec())];
-    lines.extend(rows.iter().map(|row| format(row.iter().map(String::as_str).collect())));
+    lines.extend(
+        rows.iter()
+            .map(|row| format(row.iter().map(String::as_str).collect())),
+    );
     lines.join("\n")
 }
 

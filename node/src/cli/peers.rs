@@ -17,7 +17,21 @@ fn plain(peers: &Value) -> String {
 }
 
 fn row(peer: &Value) -> Vec<String> {
-    let rtt = peer.get("rtt_ms").and_then(Value::as_f64).map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
-    let address = peer.pointer("/addresses/0").and_then(Value::as_str).unwrap_or("-").to_owned();
-    vec![text(peer, "peer"), text(peer, "standing"), list(peer, "roles"), rtt, text(peer, "agent"), address]
+    let rtt = peer
+        .get("rtt_ms")
+        .and_then(Value::as_f64)
+        .map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
+    let address = peer
+        .pointer("/addresses/0")
+        .and_then(Value::as_str)
+        .unwrap_or("-")
+        .to_owned();
+    vec![
+        text(peer, "peer"),
+        text(peer, "standing"),
+        list(peer, "roles"),
+        rtt,
+        text(peer, "agent"),
+        address,
+    ]
 }

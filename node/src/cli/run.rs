@@ -16,7 +16,12 @@ use std::net::SocketAddr;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// What the node does (repeatable); with none it only stores and serves content
-    #[arg(long = "role", env = "HANZOD_ROLE", value_delimiter = ',', value_name = "ROLE")]
+    #[arg(
+        long = "role",
+        env = "HANZOD_ROLE",
+        value_delimiter = ',',
+        value_name = "ROLE"
+    )]
     roles: Vec<Role>,
     /// Where tensors live: auto, cpu or cuda:N
     #[arg(long, env = "HANZOD_DEVICE", value_name = "DEVICE")]
@@ -26,10 +31,20 @@ pub(super) struct Args {
     #[arg(long, env = "HANZOD_LISTEN", value_delimiter = ',', value_name = "MULTIADDR")]
     listen: Vec<Multiaddr>,
     /// An address to join through, ending in /p2p/PEER (repeatable); the genesis file's are added
-    #[arg(long, env = "HANZOD_BOOTSTRAP", value_delimiter = ',', value_name = "MULTIADDR")]
+    #[arg(
+        long,
+        env = "HANZOD_BOOTSTRAP",
+        value_delimiter = ',',
+        value_name = "MULTIADDR"
+    )]
     bootstrap: Vec<Multiaddr>,
     /// An address under which others reach this node, when it cannot see it itself (repeatable)
-    #[arg(long, env = "HANZOD_EXTERNAL", value_delimiter = ',', value_name = "MULTIADDR")]
+    #[arg(
+        long,
+        env = "HANZOD_EXTERNAL",
+        value_delimiter = ',',
+        value_name = "MULTIADDR"
+    )]
     external: Vec<Multiaddr>,
     /// Look for peers on the local network
     #[arg(long, env = "HANZOD_MDNS", value_name = "ON|OFF")]
@@ -77,7 +92,10 @@ pub(super) fn main(context: Context, args: Args) -> anyhow::Result<()> {
     args.apply(&mut config);
     config.check()?;
     logging::start(&config.log, &context.home)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting tasks")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting tasks")?;
     let result = runtime.block_on(run(context, config));
     // A blocking task that hangs must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
@@ -86,7 +104,9 @@ pub(super) fn main(context: Context, args: Args) -> anyhow::Result<()> {
 
 async fn run(context: Context, config: Config) -> anyhow::Result<()> {
     let roles = config.roles.clone();
-    let node = Node::start(context.home.clone(), config).await.inspect_err(|error| tracing::error!("{error}"))?;
+    let node = Node::start(context.home.clone(), config)
+        .await
+        .inspect_err(|error| tracing::error!("{error}"))?;
     let identity = node.identity();
     tracing::info!(peer = %identity.peer(), genesis = %identity.genesis().short(), %roles, "started");
     let value = json!({
@@ -98,7 +118,11 @@ async fn run(context: Context, config: Config) -> anyhow::Result<()> {
     });
     context.output.show(&value, |value| {
         let log = context.home.log();
-        format!("peer   {}\nroles  {roles}\nlog    {}", output::text(value, "peer"), log.display())
+        format!(
+            "peer   {}\nroles  {roles}\nlog    {}",
+            output::text(value, "peer"),
+            log.display()
+        )
     });
     node.run_until_shutdown().await;
     Ok(())

@@ -16,12 +16,30 @@ fn plain(status: &Value) -> String {
         format!("peer     {}", text(status, "peer")),
         format!("roles    {}", list(status, "roles")),
         format!("genesis  {}", text(status, "genesis")),
-        format!("peers    {} connected, {} of this network", text(status, "peers"), text(status, "members")),
-        format!("uptime   {} s, process {}, version {}", text(status, "uptime_s"), text(status, "pid"), text(status, "version")),
+        format!(
+            "peers    {} connected, {} of this network",
+            text(status, "peers"),
+            text(status, "members")
+        ),
+        format!(
+            "uptime   {} s, process {}, version {}",
+            text(status, "uptime_s"),
+            text(status, "pid"),
+            text(status, "version")
+        ),
     ];
-    let listen = status.get("listen").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let listen = status
+        .get("listen")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
     lines.extend(listen.map(|address| format!("listens  {address}")));
-    let metrics = status.get("metrics").and_then(Value::as_object).into_iter().flatten();
+    let metrics = status
+        .get("metrics")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten();
     lines.extend(metrics.map(|(name, value)| format!("{name} {value}")));
     lines.join("\n")
 }

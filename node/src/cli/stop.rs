@@ -16,10 +16,15 @@ pub(super) fn main(context: &Context) -> anyhow::Result<()> {
     // The lock is free once the process has ended.
     while context.home.lock().is_err() {
         if Instant::now() > deadline {
-            bail!("the node has not stopped within {DEADLINE:?}; see its log, {}", context.home.log().display());
+            bail!(
+                "the node has not stopped within {DEADLINE:?}; see its log, {}",
+                context.home.log().display()
+            );
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    context.output.show(&json!({ "stopped": true }), |_| "stopped".to_owned());
+    context
+        .output
+        .show(&json!({ "stopped": true }), |_| "stopped".to_owned());
     Ok(())
 }

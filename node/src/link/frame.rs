@@ -27,7 +27,10 @@ pub(super) fn head(associated: &[u8]) -> Vec<u8> {
 
 /// Takes a frame apart.
 pub(super) fn parse(mut bytes: Vec<u8>) -> Result<Frame, LinkOffence> {
-    let length: [u8; 4] = bytes.get(..4).and_then(|b| b.try_into().ok()).ok_or(LinkOffence::BadHeader)?;
+    let length: [u8; 4] = bytes
+        .get(..4)
+        .and_then(|b| b.try_into().ok())
+        .ok_or(LinkOffence::BadHeader)?;
     let end = 4 + u32::from_le_bytes(length) as usize;
     if end > 4 + MAX_HEADER || end > bytes.len() {
         return Err(LinkOffence::BadHeader);
@@ -35,7 +38,11 @@ pub(super) fn parse(mut bytes: Vec<u8>) -> Result<Frame, LinkOffence> {
     let sealed = bytes.split_off(end);
     let associated = bytes.split_off(4);
     let header = cbor::from_wire(&associated, MAX_HEADER).map_err(|_| LinkOffence::BadHeader)?;
-    Ok(Frame { header, associated, sealed })
+    Ok(Frame {
+        header,
+        associated,
+        sealed,
+    })
 }
 
 #[cfg(test)]
@@ -66,7 +73,10 @@ mod tests {
         assert!(associated.len() <= MAX_HEADER);
         let bytes = [head(&associated).as_slice(), b"sealed"].concat();
         let frame = parse(bytes).unwrap();
-        assert_eq!((frame.header, frame.associated, frame.sealed), (header(), associated, b"sealed".to_vec()));
+        assert_eq!(
+            (frame.header, frame.associated, frame.sealed),
+            (header(), associated, b"sealed".to_vec())
+        );
     }
 
     #[test]

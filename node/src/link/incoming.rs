@@ -34,7 +34,9 @@ pub struct Acceptor {
 
 impl std::fmt::Debug for Acceptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Acceptor").field("links", &self.links.len()).finish_non_exhaustive()
+        f.debug_struct("Acceptor")
+            .field("links", &self.links.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -52,7 +54,12 @@ impl Acceptor {
     /// When another acceptor has it.
     pub fn new(mut context: LinkContext) -> Result<Self, AlreadyRegistered> {
         let streams = context.streams.accept(LINK)?;
-        Ok(Self { context, streams, links: JoinSet::new(), of_peer: HashMap::new() })
+        Ok(Self {
+            context,
+            streams,
+            links: JoinSet::new(),
+            of_peer: HashMap::new(),
+        })
     }
 
     /// Runs until the node stops.
@@ -75,11 +82,17 @@ impl Acceptor {
     fn accept(&mut self, peer: PeerId, stream: Stream) {
         let count = self.of_peer.entry(peer).or_default();
         if *count >= MAX_LINKS_OF_PEER || self.links.len() >= MAX_LINKS {
-            self.context.metrics.add("gym_net_dropped_total", &[("kind", "link")], 1);
+            self.context
+                .metrics
+                .add("gym_net_dropped_total", &[("kind", "link")], 1);
             return;
         }
         *count += 1;
-        let incoming = Incoming { context: self.context.clone(), from: peer_bytes(&peer), peer };
+        let incoming = Incoming {
+            context: self.context.clone(),
+            from: peer_bytes(&peer),
+            peer,
+        };
         self.links.spawn(async move {
             incoming.run(stream).await;
             peer
@@ -118,7 +131,10 @@ impl Incoming {
         let words = format!("closed by {}: {}", self.context.identity.peer(), what.to_sender());
         let cut = words.floor_char_boundary(MAX_WORDS);
         let _ = timeout(WORDS_DEADLINE, write_frame(stream, &[&words.as_bytes()[..cut]])).await;
-        let event = NetEvent::LinkOffence { from: self.from.clone(), what };
+        let event = NetEvent::LinkOffence {
+            from: self.from.clone(),
+            what,
+        };
         let _ = timeout(OPEN_DEADLINE, self.context.events.send(event)).await;
     }
 
@@ -136,12 +152,25 @@ impl Incoming {
     }
 
     async fn handshake(&self, stream: &mut Stream) -> Result<PendingReceiver, End> {
-        let first = read_frame(stream, INIT_BYTES).await.map_err(|e| quiet_or_oversized(&e))?;
-        let peer = self.context.net.record(&self.from).await.map_err(|_| End::Quiet)?;
-        let answer = self.context.with_party(|own| respond(own, peer.record(), &first, self.context.config));
+        let first = read_frame(stream, INIT_BYTES)
+            .await
+            .map_err(|e| quiet_or_oversized(&e))?;
+        let peer = self
+            .context
+            .net
+            .record(&self.from)
+            .await
+            .map_err(|_| End::Quiet)?;
+        let answer = self
+            .context
+            .with_party(|own| respond(own, peer.record(), &first, self.context.config));
         let (pending, second) = answer.map_err(|e| self.refused(&e))?;
         write_frame(stream, &[&second]).await.map_err(|_| End::Quiet)?;
-        self.context.metrics.add("gym_link_handshake_bytes_total", &[], (8 + first.len() + second.len()) as u64);
+        self.context.metrics.add(
+            "gym_link_handshake_bytes_total",
+            &[],
+            (8 + first.len() + second.len()) as u64,
+        );
         Ok(pending)
     }
 
@@ -149,7 +178,9 @@ impl Incoming {
         tracing::warn!(peer = %self.peer, %error, "refused a sealed link");
         match error {
             // The peer may hold an older record of ours or have a newer one: a new connection settles that.
-            HandshakeError::Record { .. } | HandshakeError::OwnRecord | HandshakeError::Randomness(_) => End::Quiet,
+            HandshakeError::Record { .. } | HandshakeError::OwnRecord | HandshakeError::Randomness(_) => {
+                End::Quiet
+            }
             HandshakeError::Length { .. }
             | HandshakeError::Genesis { .. }
             | HandshakeError::SamePeer
@@ -160,9 +191,11 @@ impl Incoming {
     }
 
     async fn frames(&self, pending: PendingReceiver, stream: &mut Stream) -> Result<(), End> {
-        let mut state = Receiving::Pending(pending);
+        let mut state = Receiving::Pending(Box::new(pending));
         loop {
-            let Some(bytes) = self.next_frame(stream).await? else { return Ok(()) };
+            let Some(bytes) = self.next_frame(stream).await? else {
+                return Ok(());
+            };
             let length = bytes.len();
             let frame = frame::parse(bytes).map_err(End::Offence)?;
             self.check(&frame.header).map_err(End::Offence)?;
@@ -170,9 +203,13 @@ impl Incoming {
             let sealed = payload.len();
             let opened = state.open(self.context.now_ms(), &frame.associated, &mut payload);
             state = Receiving::Open(opened.map_err(|e| self.unopened(e))?);
-            self.context.count("received", frame.header.kind, sealed, 4 + length - sealed);
-            let event =
-                NetEvent::Sealed { from: self.from.clone(), header: Box::new(frame.header), payload };
+            self.context
+                .count("received", frame.header.kind, sealed, 4 + length - sealed);
+            let event = NetEvent::Sealed {
+                from: self.from.clone(),
+                header: Box::new(frame.header),
+                payload,
+            };
             // The stream pushes back on the sender while the node is busy.
             match timeout(IDLE, self.context.events.send(event)).await {
                 Ok(Ok(())) => {}
@@ -228,14 +265,14 @@ impl Incoming {
 }
 
 enum Receiving {
-    Pending(PendingReceiver),
-    Open(Opener),
+    Pending(Box<PendingReceiver>),
+    Open(Box<Opener>),
 }
 
 impl Receiving {
-    fn open(self, now_ms: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Result<Opener, OpenError> {
+    fn open(self, now_ms: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Result<Box<Opener>, OpenError> {
         match self {
-            Self::Pending(pending) => pending.open_first(associated, buffer),
+            Self::Pending(pending) => pending.open_first(associated, buffer).map(Box::new),
             Self::Open(mut opener) => opener.open(now_ms, associated, buffer).map(|()| opener),
         }
     }
@@ -247,11 +284,17 @@ async fn read_whole<T: AsyncRead + Unpin>(stream: &mut T) -> io::Result<Option<V
     if stream.read(&mut first).await? == 0 {
         return Ok(None);
     }
-    read_frame(&mut futures::io::Cursor::new(first).chain(stream), MAX_FRAME).await.map(Some)
+    read_frame(&mut futures::io::Cursor::new(first).chain(stream), MAX_FRAME)
+        .await
+        .map(Some)
 }
 
 fn quiet_or_oversized(error: &io::Error) -> End {
-    if error.kind() == io::ErrorKind::InvalidData { End::Offence(LinkOffence::Oversized) } else { End::Quiet }
+    if error.kind() == io::ErrorKind::InvalidData {
+        End::Offence(LinkOffence::Oversized)
+    } else {
+        End::Quiet
+    }
 }
 
 #[cfg(test)]

@@ -69,7 +69,9 @@ pub struct LinkContext {
 
 impl std::fmt::Debug for LinkContext {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinkContext").field("local", &self.identity.peer()).finish_non_exhaustive()
+        f.debug_struct("LinkContext")
+            .field("local", &self.identity.peer())
+            .finish_non_exhaustive()
     }
 }
 
@@ -84,16 +86,29 @@ impl LinkContext {
         act: impl FnOnce(LinkParty<'_>) -> Result<T, HandshakeError>,
     ) -> Result<T, HandshakeError> {
         let genesis = self.identity.genesis().0;
-        act(LinkParty::new(self.identity.keys(), self.identity.record(), &genesis)?)
+        act(LinkParty::new(
+            self.identity.keys(),
+            self.identity.record(),
+            &genesis,
+        )?)
     }
 
     /// Counts a frame: its sealed payload apart from header and lengths.
     fn count(&self, direction: &str, kind: u8, sealed: usize, around: usize) {
         let kind = kind_name(kind);
         let labels = [("kind", kind)];
-        self.metrics.add(&format!("gym_link_{direction}_bytes_total"), &labels, sealed as u64);
-        self.metrics.add(&format!("gym_link_{direction}_header_bytes_total"), &labels, around as u64);
-        self.metrics.add(&format!("gym_link_{direction}_frames_total"), &labels, 1);
+        self.metrics.add(
+            &format!("gym_link_{direction}_bytes_total"),
+            &labels,
+            sealed as u64,
+        );
+        self.metrics.add(
+            &format!("gym_link_{direction}_header_bytes_total"),
+            &labels,
+            around as u64,
+        );
+        self.metrics
+            .add(&format!("gym_link_{direction}_frames_total"), &labels, 1);
     }
 }
 

@@ -30,7 +30,9 @@ impl LinkOffence {
     /// The same, said to the one who did it.
     #[must_use]
     pub fn to_sender(self) -> String {
-        self.to_string().replacen("its ", "your ", 1).replacen("it ", "you ", 1)
+        self.to_string()
+            .replacen("its ", "your ", 1)
+            .replacen("it ", "you ", 1)
     }
 
     /// Its name in metrics.
@@ -54,7 +56,13 @@ mod tests {
 
     #[test]
     fn the_sender_is_addressed() {
-        assert_eq!(LinkOffence::BadTag.to_sender(), "you sent a sealed frame whose tag is wrong");
-        assert_eq!(LinkOffence::Handshake.to_sender(), "your link handshake does not verify");
+        assert_eq!(
+            LinkOffence::BadTag.to_sender(),
+            "you sent a sealed frame whose tag is wrong"
+        );
+        assert_eq!(
+            LinkOffence::Handshake.to_sender(),
+            "your link handshake does not verify"
+        );
     }
 }

@@ -72,7 +72,12 @@ enum SendError {
 
 impl Writer {
     pub(super) fn new(context: LinkContext, to: PeerBytes, queue: mpsc::Receiver<Outgoing>) -> Self {
-        Self { context, to, queue, link: None }
+        Self {
+            context,
+            to,
+            queue,
+            link: None,
+        }
     }
 
     /// Runs until nothing was to be sent for a while, or the node stops.
@@ -114,7 +119,10 @@ impl Writer {
     fn on_closed(&mut self, words: io::Result<Vec<u8>>) {
         self.link = None;
         if let Ok(words) = words {
-            let words: String = String::from_utf8_lossy(&words).chars().filter(|c| !c.is_control()).collect();
+            let words: String = String::from_utf8_lossy(&words)
+                .chars()
+                .filter(|c| !c.is_control())
+                .collect();
             tracing::warn!(peer = %self.to, "the receiver closed the sealed link to it: {words}");
             self.context.metrics.add("gym_link_refused_total", &[], 1);
         }
@@ -145,13 +153,15 @@ impl Writer {
             Some(link) => link,
             None => {
                 let opened = timeout(OPEN_DEADLINE, open(&mut self.context, &self.to)).await;
-                self.link.insert(opened.map_err(|_| SendError::Late("opening the link"))??)
+                self.link
+                    .insert(opened.map_err(|_| SendError::Late("opening the link"))??)
             }
         };
         let associated = cbor::to_wire(&outgoing.header)?;
         let mut sealed = Vec::with_capacity(outgoing.payload.len() + FIRST_OVERHEAD_BYTES);
         sealed.extend_from_slice(&outgoing.payload);
-        link.sealer.seal(self.context.now_ms(), &associated, &mut sealed)?;
+        link.sealer
+            .seal(self.context.now_ms(), &associated, &mut sealed)?;
         let head = frame::head(&associated);
         match outgoing.damage {
             Damage::None => write_frame(&mut link.stream, &[&head, &sealed]).await?,
@@ -162,13 +172,16 @@ impl Writer {
             }
             Damage::Truncated => return self.cut_short(&head, &sealed).await,
         }
-        self.context.count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
+        self.context
+            .count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
         Ok(())
     }
 
     /// Announces a whole frame, sends half of it, and ends the stream; hears what the receiver says.
     async fn cut_short(&mut self, head: &[u8], sealed: &[u8]) -> Result<(), SendError> {
-        let Some(mut link) = self.link.take() else { return Ok(()) };
+        let Some(mut link) = self.link.take() else {
+            return Ok(());
+        };
         let length = (head.len() + sealed.len()) as u32;
         let half = [&length.to_le_bytes(), head, &sealed[..sealed.len() / 2]].concat();
         link.stream.write_all(&half).await?;
@@ -182,7 +195,11 @@ impl Writer {
         self.context.metrics.add("gym_link_failed_total", &[], 1);
         let reason = error.to_string();
         tracing::warn!(peer = %self.to, "could not deliver a sealed frame: {reason}");
-        let event = NetEvent::LinkFailed { to: self.to.clone(), header: Box::new(header), reason };
+        let event = NetEvent::LinkFailed {
+            to: self.to.clone(),
+            header: Box::new(header),
+            reason,
+        };
         let _ = timeout(MAX_PAUSE, self.context.events.send(event)).await;
     }
 }
@@ -196,8 +213,16 @@ async fn open(context: &mut LinkContext, to: &PeerBytes) -> Result<Link, SendErr
     write_frame(&mut writer, &[&first]).await?;
     let second = read_frame(&mut reader, RESPONSE_BYTES).await?;
     let sealer = initiator.finish(&second, context.now_ms(), context.config)?;
-    context.metrics.add("gym_link_handshake_bytes_total", &[], (8 + first.len() + second.len()) as u64);
+    context.metrics.add(
+        "gym_link_handshake_bytes_total",
+        &[],
+        (8 + first.len() + second.len()) as u64,
+    );
     tracing::debug!(peer = %to, "opened a sealed link");
     let closed = Box::pin(async move { read_frame(&mut reader, MAX_WORDS).await });
-    Ok(Link { sealer, stream: writer, closed })
+    Ok(Link {
+        sealer,
+        stream: writer,
+        closed,
+    })
 }

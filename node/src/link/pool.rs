@@ -38,7 +38,9 @@ pub enum Damage {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// Too long.
-    #[error("a link's payload of {len} bytes is too long: at most {MAX_PAYLOAD} fit a frame; cut it into segments")]
+    #[error(
+        "a link's payload of {len} bytes is too long: at most {MAX_PAYLOAD} fit a frame; cut it into segments"
+    )]
     TooLong {
         /// Its bytes.
         len: usize,
@@ -64,7 +66,10 @@ impl LinkPool {
     /// A pool with no links yet.
     #[must_use]
     pub fn new(context: LinkContext) -> Self {
-        Self { context, writers: Arc::default() }
+        Self {
+            context,
+            writers: Arc::default(),
+        }
     }
 
     /// Queues a frame for `to`, waiting while its queue is full. What cannot be delivered within a minute from then is
@@ -94,7 +99,12 @@ impl LinkPool {
             return Err(LinkError::Header { to });
         }
         let place = self.place(&to).await?;
-        place.send(Outgoing { header, payload, damage, expires: Instant::now() + FRAME_DEADLINE });
+        place.send(Outgoing {
+            header,
+            payload,
+            damage,
+            expires: Instant::now() + FRAME_DEADLINE,
+        });
         Ok(())
     }
 
@@ -110,7 +120,9 @@ impl LinkPool {
                 }
             }
         };
-        timeout(QUEUE_DEADLINE, wait).await.unwrap_or_else(|_| Err(LinkError::Backlog { to: to.clone() }))
+        timeout(QUEUE_DEADLINE, wait)
+            .await
+            .unwrap_or_else(|_| Err(LinkError::Backlog { to: to.clone() }))
     }
 
     fn writer(&self, to: &PeerBytes) -> mpsc::Sender<Outgoing> {

@@ -2,13 +2,14 @@
 
 use super::codec::BytesCodec;
 use super::hello::MAX_HELLO;
-use crate::content::bitswap;
 use super::{Config, MAX_SYNC_REPLY, MAX_SYNC_REQUEST, Mdns, SYNC_DEADLINE, Topic};
+use crate::content::bitswap;
 use crate::role::{Role, Roles};
 use gym_protocol::ids::Hash32;
 use gym_protocol::message::MAX_ENVELOPE;
 use libp2p::gossipsub::{
-    self, MessageAuthenticity, MessageId, PeerScoreParams, PeerScoreThresholds, TopicScoreParams, ValidationMode,
+    self, MessageAuthenticity, MessageId, PeerScoreParams, PeerScoreThresholds, TopicScoreParams,
+    ValidationMode,
 };
 use libp2p::identity::Keypair;
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
@@ -54,7 +55,11 @@ pub(crate) struct Parts<'a> {
 pub(crate) type BuildError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Behaviour {
-    pub(crate) fn new(key: &Keypair, parts: &Parts<'_>, content: bitswap::Behaviour) -> Result<Self, BuildError> {
+    pub(crate) fn new(
+        key: &Keypair,
+        parts: &Parts<'_>,
+        content: bitswap::Behaviour,
+    ) -> Result<Self, BuildError> {
         let local = key.public().to_peer_id();
         let mdns = match parts.config.mdns {
             Mdns::On => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), local)?),
@@ -76,7 +81,9 @@ impl Behaviour {
             streams: libp2p_stream::Behaviour::new(),
             content,
             mdns: mdns.into(),
-            relay: relay.then(|| relay::Behaviour::new(local, relay::Config::default())).into(),
+            relay: relay
+                .then(|| relay::Behaviour::new(local, relay::Config::default()))
+                .into(),
         })
     }
 }
@@ -96,14 +103,22 @@ fn bytes_protocol(
     [max_request, max_response]: [usize; 2],
     deadline: Duration,
 ) -> request_response::Behaviour<BytesCodec> {
-    let config = request_response::Config::default().with_request_timeout(deadline).with_max_concurrent_streams(32);
-    let codec = BytesCodec { max_request, max_response };
+    let config = request_response::Config::default()
+        .with_request_timeout(deadline)
+        .with_max_concurrent_streams(32);
+    let codec = BytesCodec {
+        max_request,
+        max_response,
+    };
     request_response::Behaviour::with_codec(codec, [(name, ProtocolSupport::Full)], config)
 }
 
 fn kademlia(key: &Keypair) -> kad::Behaviour<MemoryStore> {
     let local = key.public().to_peer_id();
-    let store = MemoryStoreConfig { max_provided_keys: 64 * 1024, ..MemoryStoreConfig::default() };
+    let store = MemoryStoreConfig {
+        max_provided_keys: 64 * 1024,
+        ..MemoryStoreConfig::default()
+    };
     let mut config = kad::Config::new(KADEMLIA);
     config
         .set_query_timeout(super::LOOKUP_DEADLINE)
@@ -156,7 +171,10 @@ fn scores(genesis: &Hash32) -> PeerScoreParams {
         ..TopicScoreParams::default()
     };
     PeerScoreParams {
-        topics: Topic::ALL.into_iter().map(|t| (t.full(genesis).hash(), topic.clone())).collect(),
+        topics: Topic::ALL
+            .into_iter()
+            .map(|t| (t.full(genesis).hash(), topic.clone()))
+            .collect(),
         ip_colocation_factor_weight: 0.0,
         ..PeerScoreParams::default()
     }

@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn long_and_short_frames_are_refused() {
         let long = block_on(read_frame(&mut Cursor::new(b"\xff\xff\xff\xff"), 3)).unwrap_err();
-        assert!(long.to_string().contains("4294967295 bytes where at most 3"), "{long}");
+        assert!(
+            long.to_string().contains("4294967295 bytes where at most 3"),
+            "{long}"
+        );
         let short = block_on(read_frame(&mut Cursor::new(b"\x03\0\0\0ab"), 3)).unwrap_err();
         assert!(short.to_string().contains("3 bytes ended after 2"), "{short}");
     }

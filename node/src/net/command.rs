@@ -11,16 +11,52 @@ pub(crate) type Done<T> = oneshot::Sender<Result<T, NetError>>;
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Publish { topic: Topic, bytes: Vec<u8>, done: Done<()> },
-    Validation { id: GossipId, acceptance: Acceptance },
-    Sync { peer: PeerId, bytes: Vec<u8>, done: Done<Vec<u8>> },
-    Dial { peer: PeerId, done: Done<()> },
-    DialAddress { address: Multiaddr, done: Done<()> },
-    Peers { done: Done<Vec<PeerInfo>> },
-    Peer { peer: PeerId, done: Done<Option<PeerInfo>> },
-    Record { peer: PeerId, done: Done<Arc<PeerIdentity>> },
-    Provide { key: Vec<u8>, done: Done<()> },
-    StopProviding { key: Vec<u8> },
-    Providers { key: Vec<u8>, limit: usize, done: Done<Vec<PeerId>> },
-    Listeners { done: Done<Vec<Multiaddr>> },
+    Publish {
+        topic: Topic,
+        bytes: Vec<u8>,
+        done: Done<()>,
+    },
+    Validation {
+        id: GossipId,
+        acceptance: Acceptance,
+    },
+    Sync {
+        peer: PeerId,
+        bytes: Vec<u8>,
+        done: Done<Vec<u8>>,
+    },
+    Dial {
+        peer: PeerId,
+        done: Done<()>,
+    },
+    DialAddress {
+        address: Multiaddr,
+        done: Done<()>,
+    },
+    Peers {
+        done: Done<Vec<PeerInfo>>,
+    },
+    Peer {
+        peer: PeerId,
+        done: Done<Option<PeerInfo>>,
+    },
+    Record {
+        peer: PeerId,
+        done: Done<Arc<PeerIdentity>>,
+    },
+    Provide {
+        key: Vec<u8>,
+        done: Done<()>,
+    },
+    StopProviding {
+        key: Vec<u8>,
+    },
+    Providers {
+        key: Vec<u8>,
+        limit: usize,
+        done: Done<Vec<PeerId>>,
+    },
+    Listeners {
+        done: Done<Vec<Multiaddr>>,
+    },
 }

@@ -48,7 +48,10 @@ impl Default for Config {
 
 fn default_listen() -> Vec<Multiaddr> {
     let any = Multiaddr::empty().with(Protocol::Ip4(std::net::Ipv4Addr::UNSPECIFIED));
-    vec![any.clone().with(Protocol::Tcp(4011)), any.with(Protocol::Udp(4011)).with(Protocol::QuicV1)]
+    vec![
+        any.clone().with(Protocol::Tcp(4011)),
+        any.with(Protocol::Udp(4011)).with(Protocol::QuicV1),
+    ]
 }
 
 /// A setting out of its range.
@@ -67,18 +70,30 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let fail = |key, problem| Err(ConfigError { key, problem });
         if self.listen.is_empty() {
-            return fail("listen", "is empty: give at least one address, such as /ip4/0.0.0.0/tcp/4011".to_owned());
+            return fail(
+                "listen",
+                "is empty: give at least one address, such as /ip4/0.0.0.0/tcp/4011".to_owned(),
+            );
         }
         for address in &self.bootstrap {
             if peer_of(address).is_none() {
-                return fail("bootstrap", format!("has {address}, which does not end in /p2p/PEER"));
+                return fail(
+                    "bootstrap",
+                    format!("has {address}, which does not end in /p2p/PEER"),
+                );
             }
         }
         if self.max_connections < 8 {
-            return fail("max_connections", format!("is {}; it must be at least 8", self.max_connections));
+            return fail(
+                "max_connections",
+                format!("is {}; it must be at least 8", self.max_connections),
+            );
         }
         if self.max_connections_per_peer == 0 {
-            return fail("max_connections_per_peer", "is 0; it must be at least 1".to_owned());
+            return fail(
+                "max_connections_per_peer",
+                "is 0; it must be at least 1".to_owned(),
+            );
         }
         Ok(())
     }
@@ -99,10 +114,15 @@ mod tests {
 
     #[test]
     fn a_bootstrap_address_names_its_peer() {
-        let config =
-            Config { bootstrap: vec!["/ip4/1.2.3.4/tcp/1".parse().unwrap()], ..Config::default() };
+        let config = Config {
+            bootstrap: vec!["/ip4/1.2.3.4/tcp/1".parse().unwrap()],
+            ..Config::default()
+        };
         let message = config.check().unwrap_err().to_string();
-        assert!(message.contains("/ip4/1.2.3.4/tcp/1, which does not end in /p2p/PEER"), "{message}");
+        assert!(
+            message.contains("/ip4/1.2.3.4/tcp/1, which does not end in /p2p/PEER"),
+            "{message}"
+        );
     }
 
     #[test]

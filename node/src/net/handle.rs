@@ -2,7 +2,8 @@
 
 use super::command::{Command, Done};
 use super::{
-    Acceptance, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo, SYNC_DEADLINE, Topic, peer_id,
+    Acceptance, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo, SYNC_DEADLINE, Topic,
+    peer_id,
 };
 use crate::identity::PeerIdentity;
 use gym_protocol::ids::PeerBytes;
@@ -111,13 +112,22 @@ impl NetHandle {
     /// # Errors
     /// When nobody listens, the message is too long, or every queue is full.
     pub async fn publish(&self, topic: Topic, bytes: Vec<u8>) -> Result<(), NetError> {
-        self.call("gossip", LOCAL_DEADLINE, |done| Command::Publish { topic, bytes, done }).await
+        self.call("gossip", LOCAL_DEADLINE, |done| Command::Publish {
+            topic,
+            bytes,
+            done,
+        })
+        .await
     }
 
     /// Says whether a gossip message is valid; exactly once for each.
     pub async fn report_validation(&self, id: GossipId, acceptance: Acceptance) {
         // Without a swarm there is nobody to pass it on to.
-        let _ = timeout(LOCAL_DEADLINE, self.commands.send(Command::Validation { id, acceptance })).await;
+        let _ = timeout(
+            LOCAL_DEADLINE,
+            self.commands.send(Command::Validation { id, acceptance }),
+        )
+        .await;
     }
 
     /// Asks one peer on `/gym/sync/1`; its answer.
@@ -126,10 +136,17 @@ impl NetHandle {
     /// When it cannot be reached or does not answer within [`SYNC_DEADLINE`].
     pub async fn sync_request(&self, peer: &PeerBytes, bytes: Vec<u8>) -> Result<Vec<u8>, NetError> {
         if bytes.len() > MAX_SYNC_REQUEST {
-            return Err(NetError::TooLong { what: "a sync request", len: bytes.len(), limit: MAX_SYNC_REQUEST });
+            return Err(NetError::TooLong {
+                what: "a sync request",
+                len: bytes.len(),
+                limit: MAX_SYNC_REQUEST,
+            });
         }
         let peer = parse(peer)?;
-        self.call("a sync request", SYNC_DEADLINE + LOCAL_DEADLINE, |done| Command::Sync { peer, bytes, done }).await
+        self.call("a sync request", SYNC_DEADLINE + LOCAL_DEADLINE, |done| {
+            Command::Sync { peer, bytes, done }
+        })
+        .await
     }
 
     /// Connects to a peer, looking its addresses up in the DHT if need be.
@@ -138,7 +155,11 @@ impl NetHandle {
     /// When it cannot be found or reached within [`DIAL_DEADLINE`].
     pub async fn dial(&self, peer: &PeerBytes) -> Result<(), NetError> {
         let peer = parse(peer)?;
-        self.call("reaching a peer", DIAL_DEADLINE, |done| Command::Dial { peer, done }).await
+        self.call("reaching a peer", DIAL_DEADLINE, |done| Command::Dial {
+            peer,
+            done,
+        })
+        .await
     }
 
     /// Starts to connect to an address; success is seen in [`NetHandle::peers`].
@@ -146,7 +167,11 @@ impl NetHandle {
     /// # Errors
     /// When the address cannot be dialled at all.
     pub async fn dial_address(&self, address: Multiaddr) -> Result<(), NetError> {
-        self.call("dialling", LOCAL_DEADLINE, |done| Command::DialAddress { address, done }).await
+        self.call("dialling", LOCAL_DEADLINE, |done| Command::DialAddress {
+            address,
+            done,
+        })
+        .await
     }
 
     /// The connected peers.
@@ -154,7 +179,8 @@ impl NetHandle {
     /// # Errors
     /// When the node is shutting down.
     pub async fn peers(&self) -> Result<Vec<PeerInfo>, NetError> {
-        self.call("listing peers", LOCAL_DEADLINE, |done| Command::Peers { done }).await
+        self.call("listing peers", LOCAL_DEADLINE, |done| Command::Peers { done })
+            .await
     }
 
     /// One connected peer.
@@ -163,7 +189,11 @@ impl NetHandle {
     /// When the bytes are no peer id or the node is shutting down.
     pub async fn peer(&self, peer: &PeerBytes) -> Result<Option<PeerInfo>, NetError> {
         let peer = parse(peer)?;
-        self.call("looking up a peer", LOCAL_DEADLINE, |done| Command::Peer { peer, done }).await
+        self.call("looking up a peer", LOCAL_DEADLINE, |done| Command::Peer {
+            peer,
+            done,
+        })
+        .await
     }
 
     /// The verified identity of a peer, connecting and waiting for its `hello` if need be.
@@ -172,7 +202,10 @@ impl NetHandle {
     /// When it cannot be reached or is not of this network.
     pub async fn record(&self, peer: &PeerBytes) -> Result<Arc<PeerIdentity>, NetError> {
         let peer = parse(peer)?;
-        self.call("waiting for a peer's hello", DIAL_DEADLINE, |done| Command::Record { peer, done }).await
+        self.call("waiting for a peer's hello", DIAL_DEADLINE, |done| {
+            Command::Record { peer, done }
+        })
+        .await
     }
 
     /// Announces in the DHT that this node has the content of `key` (a CID's multihash).
@@ -180,7 +213,11 @@ impl NetHandle {
     /// # Errors
     /// When the local provider store is full.
     pub async fn provide(&self, key: Vec<u8>) -> Result<(), NetError> {
-        self.call("announcing content", LOCAL_DEADLINE, |done| Command::Provide { key, done }).await
+        self.call("announcing content", LOCAL_DEADLINE, |done| Command::Provide {
+            key,
+            done,
+        })
+        .await
     }
 
     /// Stops announcing it; what others remember expires.
@@ -194,7 +231,12 @@ impl NetHandle {
     /// When the node is shutting down; finding nobody is an empty list.
     pub async fn providers(&self, key: Vec<u8>, limit: usize) -> Result<Vec<PeerId>, NetError> {
         let wait = LOOKUP_DEADLINE + LOCAL_DEADLINE;
-        self.call("looking for providers", wait, |done| Command::Providers { key, limit, done }).await
+        self.call("looking for providers", wait, |done| Command::Providers {
+            key,
+            limit,
+            done,
+        })
+        .await
     }
 
     /// The addresses this node listens on, each with its peer id.
@@ -202,7 +244,10 @@ impl NetHandle {
     /// # Errors
     /// When the node is shutting down.
     pub async fn listeners(&self) -> Result<Vec<Multiaddr>, NetError> {
-        self.call("listing addresses", LOCAL_DEADLINE, |done| Command::Listeners { done }).await
+        self.call("listing addresses", LOCAL_DEADLINE, |done| Command::Listeners {
+            done,
+        })
+        .await
     }
 
     async fn call<T>(
@@ -213,10 +258,16 @@ impl NetHandle {
     ) -> Result<T, NetError> {
         let (done, answer) = oneshot::channel();
         let exchange = async {
-            self.commands.send(command(done)).await.map_err(|_| NetError::Stopped)?;
+            self.commands
+                .send(command(done))
+                .await
+                .map_err(|_| NetError::Stopped)?;
             answer.await.map_err(|_| NetError::Stopped)?
         };
-        timeout(deadline, exchange).await.unwrap_or(Err(NetError::Late { what, after: deadline }))
+        timeout(deadline, exchange).await.unwrap_or(Err(NetError::Late {
+            what,
+            after: deadline,
+        }))
     }
 }
 

@@ -104,13 +104,18 @@ mod tests {
     #[test]
     fn another_network_is_told_what_to_check() {
         let reason = hello(1).misfit(&hello(2)).unwrap();
-        assert!(reason.contains("your genesis hash is 01010101, mine is 02020202"), "{reason}");
+        assert!(
+            reason.contains("your genesis hash is 01010101, mine is 02020202"),
+            "{reason}"
+        );
         assert_eq!(hello(1).misfit(&hello(1)), None);
     }
 
     #[test]
     fn a_long_refusal_is_cut() {
-        let Reply::Refused(text) = Reply::refuse(&"ä".repeat(300)) else { panic!("refused") };
+        let Reply::Refused(text) = Reply::refuse(&"ä".repeat(300)) else {
+            panic!("refused")
+        };
         assert_eq!(text.len(), 256);
     }
 }

@@ -82,7 +82,8 @@ impl PeerTable {
     }
 
     pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
-        self.get(peer).is_some_and(|info| info.standing == Standing::Member)
+        self.get(peer)
+            .is_some_and(|info| info.standing == Standing::Member)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &PeerInfo> {
@@ -90,7 +91,9 @@ impl PeerTable {
     }
 
     pub(crate) fn members(&self) -> usize {
-        self.all().filter(|info| info.standing == Standing::Member).count()
+        self.all()
+            .filter(|info| info.standing == Standing::Member)
+            .count()
     }
 
     pub(crate) fn set_rtt(&mut self, peer: &PeerId, rtt: Duration) {
@@ -135,7 +138,10 @@ impl Peer {
             addresses: Vec::new(),
             rtt: None,
         };
-        Self { info, connections: BTreeMap::new() }
+        Self {
+            info,
+            connections: BTreeMap::new(),
+        }
     }
 
     fn refresh(&mut self) {

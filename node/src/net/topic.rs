@@ -32,7 +32,9 @@ impl Topic {
 
     /// The topic that `hash` names in the network of `genesis`.
     pub(crate) fn from_hash(hash: &TopicHash, genesis: &Hash32) -> Option<Self> {
-        Self::ALL.into_iter().find(|topic| topic.full(genesis).hash() == *hash)
+        Self::ALL
+            .into_iter()
+            .find(|topic| topic.full(genesis).hash() == *hash)
     }
 }
 

@@ -28,7 +28,9 @@ pub enum StartError {
         address: Multiaddr,
     },
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {reason}. Give an address of this machine, such as /ip4/0.0.0.0/tcp/4011")]
+    #[error(
+        "cannot listen on {address}: {reason}. Give an address of this machine, such as /ip4/0.0.0.0/tcp/4011"
+    )]
     Listen {
         /// The address.
         address: Multiaddr,
@@ -85,7 +87,9 @@ fn multiplexer() -> yamux::Config {
 pub(crate) fn listen(swarm: &mut Swarm<Behaviour>, addresses: &[Multiaddr]) -> Result<(), StartError> {
     for address in addresses {
         check_free(address)?;
-        swarm.listen_on(address.clone()).map_err(|e| listen_error(address, &e.to_string()))?;
+        swarm
+            .listen_on(address.clone())
+            .map_err(|e| listen_error(address, &e.to_string()))?;
     }
     Ok(())
 }
@@ -97,10 +101,14 @@ fn check_free(address: &Multiaddr) -> Result<(), StartError> {
         Some((Transport::Udp, socket)) => UdpSocket::bind(socket).map(drop),
         None => Ok(()),
     };
-    result.map_err(|e| match e.kind() {
-        io::ErrorKind::AddrInUse => StartError::PortInUse { address: address.clone() },
-        #[allow(clippy::wildcard_enum_match_arm)]
-        _ => listen_error(address, &e.to_string()),
+    result.map_err(|e| {
+        if e.kind() == io::ErrorKind::AddrInUse {
+            StartError::PortInUse {
+                address: address.clone(),
+            }
+        } else {
+            listen_error(address, &e.to_string())
+        }
     })
 }
 
@@ -126,7 +134,10 @@ fn socket(address: &Multiaddr) -> Option<(Transport, SocketAddr)> {
 }
 
 fn listen_error(address: &Multiaddr, reason: &str) -> StartError {
-    StartError::Listen { address: address.clone(), reason: reason.to_owned() }
+    StartError::Listen {
+        address: address.clone(),
+        reason: reason.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -139,7 +150,10 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let address: Multiaddr = format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap();
         let message = check_free(&address).unwrap_err().to_string();
-        assert!(message.contains(&format!("/ip4/127.0.0.1/tcp/{port}: the port is in use")), "{message}");
+        assert!(
+            message.contains(&format!("/ip4/127.0.0.1/tcp/{port}: the port is in use")),
+            "{message}"
+        );
     }
 
     #[test]

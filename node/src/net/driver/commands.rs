@@ -27,7 +27,10 @@ impl Driver {
             Command::Record { peer, done } => self.record(peer, done),
             Command::Provide { key, done } => answer(done, self.provide(&key)),
             Command::StopProviding { key } => {
-                self.swarm.behaviour_mut().kad.stop_providing(&kad::RecordKey::new(&key));
+                self.swarm
+                    .behaviour_mut()
+                    .kad
+                    .stop_providing(&kad::RecordKey::new(&key));
             }
             Command::Providers { key, limit, done } => self.find_providers(&key, limit, done),
             Command::Listeners { done } => answer(done, Ok(self.listeners())),
@@ -39,7 +42,8 @@ impl Driver {
         let full = topic.full(&self.identity.genesis());
         match self.swarm.behaviour_mut().gossip.publish(full, bytes) {
             Ok(_) => {
-                self.metrics.add("gym_gossip_sent_total", &[("topic", topic.name())], 1);
+                self.metrics
+                    .add("gym_gossip_sent_total", &[("topic", topic.name())], 1);
                 Ok(())
             }
             Err(PublishError::Duplicate) => Ok(()),
@@ -53,7 +57,10 @@ impl Driver {
                 error @ (PublishError::SigningError(_)
                 | PublishError::TransformFailed(_)
                 | PublishError::AllQueuesFull(_)),
-            ) => Err(NetError::Gossip { topic: topic.name(), reason: error.to_string() }),
+            ) => Err(NetError::Gossip {
+                topic: topic.name(),
+                reason: error.to_string(),
+            }),
         }
     }
 
@@ -66,7 +73,10 @@ impl Driver {
             }
             Acceptance::Ignore => MessageAcceptance::Ignore,
         };
-        self.swarm.behaviour_mut().gossip.report_message_validation_result(&id.message, &id.source, acceptance);
+        self.swarm
+            .behaviour_mut()
+            .gossip
+            .report_message_validation_result(&id.message, &id.source, acceptance);
     }
 
     /// Connects to a peer; without an address for it, asks the DHT first.
@@ -94,7 +104,10 @@ impl Driver {
     }
 
     pub(super) fn unreachable(&mut self, peer: &PeerId, reason: &str) {
-        let error = NetError::Unreachable { peer: *peer, reason: reason.to_owned() };
+        let error = NetError::Unreachable {
+            peer: *peer,
+            reason: reason.to_owned(),
+        };
         answer_all(self.waiting.connection.remove(peer), &Err(error.clone()));
         if !self.swarm.is_connected(peer) {
             answer_all(self.waiting.record.remove(peer), &Err(error));
@@ -103,10 +116,12 @@ impl Driver {
 
     fn dial_address(&mut self, address: Multiaddr) -> Result<(), NetError> {
         let local = *self.swarm.local_peer_id();
-        self.swarm.dial(address.clone()).map_err(|error| NetError::Unreachable {
-            peer: super::super::peer_of(&address).unwrap_or(local),
-            reason: format!("{address}: {error}"),
-        })
+        self.swarm
+            .dial(address.clone())
+            .map_err(|error| NetError::Unreachable {
+                peer: super::super::peer_of(&address).unwrap_or(local),
+                reason: format!("{address}: {error}"),
+            })
     }
 
     fn record(&mut self, peer: PeerId, done: Done<Arc<PeerIdentity>>) {
@@ -116,7 +131,13 @@ impl Driver {
         }
         match info.map(|info| info.standing.clone()) {
             Some(Standing::Content) => {
-                answer(done, Err(NetError::NotMember { peer, reason: "it speaks no GYM".to_owned() }));
+                answer(
+                    done,
+                    Err(NetError::NotMember {
+                        peer,
+                        reason: "it speaks no GYM".to_owned(),
+                    }),
+                );
             }
             Some(Standing::Refused { reason }) => answer(done, Err(NetError::NotMember { peer, reason })),
             Some(Standing::New | Standing::Member) | None => {
@@ -131,7 +152,13 @@ impl Driver {
     fn listeners(&self) -> Vec<Multiaddr> {
         let local = *self.swarm.local_peer_id();
         let own = self.swarm.listeners().chain(self.swarm.external_addresses());
-        own.map(|address| address.clone().with_p2p(local).unwrap_or_else(|a| a.with(Protocol::P2p(local)))).collect()
+        own.map(|address| {
+            address
+                .clone()
+                .with_p2p(local)
+                .unwrap_or_else(|a| a.with(Protocol::P2p(local)))
+        })
+        .collect()
     }
 }
 

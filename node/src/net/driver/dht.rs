@@ -53,8 +53,19 @@ impl Driver {
     }
 
     fn look_up(&mut self, key: &[u8], limit: usize, asker: Asker) {
-        let query = self.swarm.behaviour_mut().kad.get_providers(kad::RecordKey::new(&key));
-        self.dht.providers.insert(query, ProviderQuery { found: BTreeSet::new(), limit, asker });
+        let query = self
+            .swarm
+            .behaviour_mut()
+            .kad
+            .get_providers(kad::RecordKey::new(&key));
+        self.dht.providers.insert(
+            query,
+            ProviderQuery {
+                found: BTreeSet::new(),
+                limit,
+                asker,
+            },
+        );
     }
 
     pub(super) fn on_content(&mut self, event: bitswap::Event) {
@@ -95,7 +106,9 @@ impl Driver {
 
     pub(super) fn on_kad(&mut self, event: kad::Event) {
         // Everything else is the DHT's own business.
-        let kad::Event::OutboundQueryProgressed { id, result, step, .. } = event else { return };
+        let kad::Event::OutboundQueryProgressed { id, result, step, .. } = event else {
+            return;
+        };
         #[allow(clippy::wildcard_enum_match_arm)]
         match result {
             QueryResult::GetProviders(result) => self.on_providers(id, result.ok(), step.last),
@@ -111,7 +124,9 @@ impl Driver {
     }
 
     fn on_providers(&mut self, id: QueryId, found: Option<GetProvidersOk>, last: bool) {
-        let Some(query) = self.dht.providers.get_mut(&id) else { return };
+        let Some(query) = self.dht.providers.get_mut(&id) else {
+            return;
+        };
         if let Some(GetProvidersOk::FoundProviders { providers, .. }) = found {
             query.found.extend(providers);
         }
@@ -123,8 +138,12 @@ impl Driver {
                 under_way.finish();
             }
             let local = *self.swarm.local_peer_id();
-            let found: Vec<PeerId> =
-                query.found.into_iter().filter(|peer| *peer != local).take(query.limit).collect();
+            let found: Vec<PeerId> = query
+                .found
+                .into_iter()
+                .filter(|peer| *peer != local)
+                .take(query.limit)
+                .collect();
             match query.asker {
                 Asker::Command(done) => {
                     let _ = done.send(Ok(found));
@@ -135,9 +154,14 @@ impl Driver {
     }
 
     fn on_closest(&mut self, id: QueryId, found: Vec<kad::PeerInfo>, last: bool) {
-        let Some(wanted) = self.dht.peers.get(&id).copied() else { return };
-        let addresses: Vec<Multiaddr> =
-            found.into_iter().filter(|info| info.peer_id == wanted).flat_map(|info| info.addrs).collect();
+        let Some(wanted) = self.dht.peers.get(&id).copied() else {
+            return;
+        };
+        let addresses: Vec<Multiaddr> = found
+            .into_iter()
+            .filter(|info| info.peer_id == wanted)
+            .flat_map(|info| info.addrs)
+            .collect();
         if !addresses.is_empty() {
             self.dht.peers.remove(&id);
             self.reach(wanted, addresses);

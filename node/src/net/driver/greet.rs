@@ -18,7 +18,10 @@ impl Driver {
                 self.swarm.behaviour_mut().kad.add_address(&peer, address.clone());
             }
         }
-        let new = self.peers.get(&peer).is_some_and(|known| known.standing == Standing::New);
+        let new = self
+            .peers
+            .get(&peer)
+            .is_some_and(|known| known.standing == Standing::New);
         if !new {
             return;
         }
@@ -41,8 +44,16 @@ impl Driver {
 
     pub(super) fn on_hello(&mut self, event: Event<Vec<u8>, Vec<u8>>) {
         match event {
-            Event::Message { peer, connection_id, message } => match message {
-                Message::Request { request, channel, request_id } => {
+            Event::Message {
+                peer,
+                connection_id,
+                message,
+            } => match message {
+                Message::Request {
+                    request,
+                    channel,
+                    request_id,
+                } => {
                     let (reply, refused) = self.answer_hello(&peer, &request);
                     if refused {
                         self.waiting.farewell.insert(request_id, (peer, connection_id));
@@ -67,7 +78,9 @@ impl Driver {
 
     /// The reply to a hello, and whether it is a refusal.
     fn answer_hello(&mut self, peer: &PeerId, bytes: &[u8]) -> (Reply, bool) {
-        let checked = Hello::decode(bytes).map_err(|e| e.to_string()).and_then(|hello| self.consider(peer, &hello));
+        let checked = Hello::decode(bytes)
+            .map_err(|e| e.to_string())
+            .and_then(|hello| self.consider(peer, &hello));
         match checked {
             Ok(()) => (Reply::Welcome(self.hello.clone()), false),
             Err(reason) => {
@@ -120,13 +133,21 @@ impl Driver {
 
     fn refuse(&mut self, peer: &PeerId, reason: &str) {
         self.metrics.offence("refused_hello");
-        self.peers.set_standing(peer, Standing::Refused { reason: reason.to_owned() });
+        self.peers.set_standing(
+            peer,
+            Standing::Refused {
+                reason: reason.to_owned(),
+            },
+        );
         self.refused.insert(*peer, tokio::time::Instant::now());
         self.not_member(peer, reason);
     }
 
     fn not_member(&mut self, peer: &PeerId, reason: &str) {
-        let error = NetError::NotMember { peer: *peer, reason: reason.to_owned() };
+        let error = NetError::NotMember {
+            peer: *peer,
+            reason: reason.to_owned(),
+        };
         answer_all(self.waiting.record.remove(peer), &Err(error));
     }
 

@@ -72,7 +72,9 @@ pub struct Driver {
 
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver").field("local", self.swarm.local_peer_id()).finish_non_exhaustive()
+        f.debug_struct("Driver")
+            .field("local", self.swarm.local_peer_id())
+            .finish_non_exhaustive()
     }
 }
 
@@ -112,8 +114,15 @@ impl Driver {
     /// # Errors
     /// When a port is in use or a protocol cannot be set up.
     pub fn start(setup: Setup) -> Result<Started, StartError> {
-        let key = setup.identity.keypair().map_err(|e| StartError::Protocols(e.to_string()))?;
-        let parts = Parts { config: &setup.config, roles: &setup.roles, genesis: setup.identity.genesis() };
+        let key = setup
+            .identity
+            .keypair()
+            .map_err(|e| StartError::Protocols(e.to_string()))?;
+        let parts = Parts {
+            config: &setup.config,
+            roles: &setup.roles,
+            genesis: setup.identity.genesis(),
+        };
         let hello = own_hello(&setup)?;
         let mut swarm = transport::build(key, &parts, setup.content)?;
         transport::listen(&mut swarm, &setup.config.listen)?;
@@ -139,7 +148,13 @@ impl Driver {
             replies: FuturesUnordered::new(),
         };
         driver.join();
-        Ok(Started { driver, handle, events: event_receiver, event_sender: events, streams })
+        Ok(Started {
+            driver,
+            handle,
+            events: event_receiver,
+            event_sender: events,
+            streams,
+        })
     }
 
     /// Runs until `stop`.
@@ -176,7 +191,11 @@ impl Driver {
     fn on_reply(&mut self, reply: SyncReply) {
         if let Some(bytes) = reply.bytes {
             // A requester that went away needs no answer.
-            let _ = self.swarm.behaviour_mut().sync.send_response(reply.channel, bytes);
+            let _ = self
+                .swarm
+                .behaviour_mut()
+                .sync
+                .send_response(reply.channel, bytes);
         }
     }
 
@@ -187,10 +206,17 @@ impl Driver {
             return;
         }
         let (reply, answer) = oneshot::channel();
-        if self.emit(NetEvent::SyncRequest { peer: super::peer_bytes(&peer), bytes, reply }) {
+        if self.emit(NetEvent::SyncRequest {
+            peer: super::peer_bytes(&peer),
+            bytes,
+            reply,
+        }) {
             self.replies.push(Box::pin(async move {
                 let bytes = tokio::time::timeout(SYNC_DEADLINE, answer).await;
-                SyncReply { channel, bytes: bytes.ok().and_then(Result::ok) }
+                SyncReply {
+                    channel,
+                    bytes: bytes.ok().and_then(Result::ok),
+                }
             }));
         }
     }
@@ -200,7 +226,8 @@ impl Driver {
         self.dht.forget_abandoned();
         self.refused.retain(|_, since| since.elapsed() < REFUSED_FOR);
         self.join();
-        self.metrics.set("gym_peers", &[], self.peers.all().count() as u64);
+        self.metrics
+            .set("gym_peers", &[], self.peers.all().count() as u64);
         self.metrics.set("gym_members", &[], self.peers.members() as u64);
         self.count_content();
     }
@@ -208,8 +235,11 @@ impl Driver {
     /// Connects to those bootstrap addresses whose peer is not connected.
     fn join(&mut self) {
         for address in self.bootstrap.clone() {
-            let Some(peer) = super::peer_of(&address) else { continue };
-            if peer == *self.swarm.local_peer_id() || self.swarm.is_connected(&peer) || self.is_refused(&peer) {
+            let Some(peer) = super::peer_of(&address) else {
+                continue;
+            };
+            if peer == *self.swarm.local_peer_id() || self.swarm.is_connected(&peer) || self.is_refused(&peer)
+            {
                 continue;
             }
             self.swarm.behaviour_mut().kad.add_address(&peer, address.clone());
@@ -226,7 +256,9 @@ fn own_hello(setup: &Setup) -> Result<Hello, StartError> {
         version: VERSION,
         genesis: setup.identity.genesis(),
         roles: setup.roles.to_bits(),
-        record: record.try_into().map_err(|e| StartError::Protocols(format!("identity record: {e}")))?,
+        record: record
+            .try_into()
+            .map_err(|e| StartError::Protocols(format!("identity record: {e}")))?,
         agent: super::behaviour::AGENT.to_owned().try_into().unwrap_or_default(),
     })
 }

@@ -12,16 +12,30 @@ impl Driver {
     pub(super) fn on_swarm(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::Behaviour(event) => self.on_behaviour(event),
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                self.peers.connected(peer_id, connection_id, endpoint.get_remote_address().clone());
+            SwarmEvent::ConnectionEstablished {
+                peer_id,
+                connection_id,
+                endpoint,
+                ..
+            } => {
+                self.peers
+                    .connected(peer_id, connection_id, endpoint.get_remote_address().clone());
                 answer_all(self.waiting.connection.remove(&peer_id), &Ok(()));
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, .. } => {
+            SwarmEvent::ConnectionClosed {
+                peer_id,
+                connection_id,
+                ..
+            } => {
                 if let Some(gone) = self.peers.disconnected(&peer_id, connection_id) {
                     self.on_gone(peer_id, &gone.standing);
                 }
             }
-            SwarmEvent::OutgoingConnectionError { peer_id: Some(peer), error, .. } => {
+            SwarmEvent::OutgoingConnectionError {
+                peer_id: Some(peer),
+                error,
+                ..
+            } => {
                 tracing::debug!(%peer, %error, "could not connect");
                 if !self.swarm.is_connected(&peer) {
                     self.unreachable(&peer, &error.to_string());
@@ -29,7 +43,11 @@ impl Driver {
             }
             SwarmEvent::NewListenAddr { address, .. } => tracing::info!(%address, "listening"),
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
-            SwarmEvent::ListenerClosed { addresses, reason: Err(error), .. } => {
+            SwarmEvent::ListenerClosed {
+                addresses,
+                reason: Err(error),
+                ..
+            } => {
                 tracing::error!(?addresses, %error, "a listener has closed: this node is no longer reached there");
             }
             _ => {}
@@ -37,7 +55,10 @@ impl Driver {
     }
 
     fn on_gone(&mut self, peer: PeerId, standing: &Standing) {
-        let error = NetError::Unreachable { peer, reason: "the connection was closed".to_owned() };
+        let error = NetError::Unreachable {
+            peer,
+            reason: "the connection was closed".to_owned(),
+        };
         answer_all(self.waiting.record.remove(&peer), &Err(error));
         if *standing == Standing::Member {
             tracing::info!(%peer, "a peer left");
@@ -74,8 +95,18 @@ impl Driver {
     }
 
     fn on_gossip(&mut self, event: gossipsub::Event) {
-        let gossipsub::Event::Message { propagation_source, message_id, message } = event else { return };
-        let id = GossipId { message: message_id, source: propagation_source };
+        let gossipsub::Event::Message {
+            propagation_source,
+            message_id,
+            message,
+        } = event
+        else {
+            return;
+        };
+        let id = GossipId {
+            message: message_id,
+            source: propagation_source,
+        };
         let known = self.peers.get(&propagation_source);
         // Whoever knows the topic's name knows the genesis hash; hello may still be under way.
         let heard = known.is_some_and(|info| matches!(info.standing, Standing::Member | Standing::New));
@@ -83,26 +114,47 @@ impl Driver {
         let (Some(topic), true) = (topic, heard) else {
             return self.report(&id, Acceptance::Ignore);
         };
-        self.metrics.add("gym_gossip_received_total", &[("topic", topic.name())], 1);
+        self.metrics
+            .add("gym_gossip_received_total", &[("topic", topic.name())], 1);
         let source = peer_bytes(&propagation_source);
-        if !self.emit(NetEvent::Gossip { topic, source, bytes: message.data, id: id.clone() }) {
+        if !self.emit(NetEvent::Gossip {
+            topic,
+            source,
+            bytes: message.data,
+            id: id.clone(),
+        }) {
             self.report(&id, Acceptance::Ignore);
         }
     }
 
     fn on_sync(&mut self, event: Event<Vec<u8>, Vec<u8>>) {
         match event {
-            Event::Message { peer, message: Message::Request { request, channel, .. }, .. } => {
+            Event::Message {
+                peer,
+                message: Message::Request { request, channel, .. },
+                ..
+            } => {
                 self.on_sync_request(peer, request, channel);
             }
-            Event::Message { message: Message::Response { request_id, response }, .. } => {
+            Event::Message {
+                message: Message::Response { request_id, response },
+                ..
+            } => {
                 if let Some(done) = self.waiting.sync.remove(&request_id) {
                     let _ = done.send(Ok(response));
                 }
             }
-            Event::OutboundFailure { peer, request_id, error, .. } => {
+            Event::OutboundFailure {
+                peer,
+                request_id,
+                error,
+                ..
+            } => {
                 if let Some(done) = self.waiting.sync.remove(&request_id) {
-                    let _ = done.send(Err(NetError::NoAnswer { peer, reason: error.to_string() }));
+                    let _ = done.send(Err(NetError::NoAnswer {
+                        peer,
+                        reason: error.to_string(),
+                    }));
                 }
             }
             Event::InboundFailure { .. } | Event::ResponseSent { .. } => {}
