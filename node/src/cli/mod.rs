@@ -2,14 +2,20 @@
 
 mod content;
 mod delta;
+mod eval;
+mod generate;
 mod genesis;
 mod init;
 mod job;
+mod model;
 mod output;
 mod peers;
+mod pretrain;
+mod progress;
 mod run;
 mod status;
 mod stop;
+mod train;
 
 use crate::api::ClientError;
 use crate::home::Home;
@@ -80,6 +86,14 @@ enum Command {
     /// Add, fetch and list content by its CID
     #[command(subcommand)]
     Content(content::Command),
+    /// Train a job on this machine alone, with no network
+    Train(train::Args),
+    /// Answer questions with a model and say how many are right
+    Eval(eval::Args),
+    /// Complete a prompt with a model
+    Generate(generate::Args),
+    /// Train a small model from nothing
+    Pretrain(pretrain::Args),
     /// Look into delta files and check them
     #[command(subcommand)]
     Delta(delta::Command),
@@ -133,6 +147,10 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Peers => peers::main(&context),
         Command::Job(command) => job::main(&context, command),
         Command::Content(command) => content::main(&context, command),
+        Command::Train(args) => train::main(&context, &args),
+        Command::Eval(args) => eval::main(&context, &args),
+        Command::Generate(args) => generate::main(&context, &args),
+        Command::Pretrain(args) => pretrain::main(&context, &args),
         Command::Delta(command) => delta::main(&context, command),
     }
 }

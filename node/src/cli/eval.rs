@@ -1,0 +1,111 @@
+//! `hanzod eval`.
+
+use super::Context;
+use super::model::{DrawArgs, ModelArgs};
+use super::progress::Bar;
+use gym_protocol::job::spec::{ColumnsSpec, RewardSpec};
+use gym_training::data::read_questions;
+use gym_training::eval::{Answers, EvalConfig, Evaluation, Judge, evaluate};
+use gym_training::reward::Rewards;
+use gym_training::sampling::Filters;
+use serde_json::json;
+use std::path::PathBuf;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The questions: JSON lines
+    #[arg(long, value_name = "FILE")]
+    questions: PathBuf,
+    /// How many of them, from the first [default: all]
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// What counts as right: exact, numeric, ...
+    #[arg(long, default_value = "numeric", value_name = "NAME")]
+    reward: String,
+    /// The questions' column
+    #[arg(long, default_value = "question", value_name = "NAME")]
+    prompt_column: String,
+    /// The reference answers' column
+    #[arg(long, default_value = "answer", value_name = "NAME")]
+    answer_column: String,
+    #[command(flatten)]
+    draw: DrawArgs,
+}
+
+pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {
+    args.draw.check()?;
+    let columns = ColumnsSpec {
+        prompt: args.prompt_column.clone(),
+        answer: args.answer_column.clone(),
+    };
+    let mut questions = read_questions(&args.questions, &columns)?;
+    questions.truncate(args.limit.unwrap_or(usize::MAX));
+    let reward = RewardSpec {
+        name: args.reward.clone(),
+        weight: 1.0,
+        pattern: None,
+        max_length: None,
+    };
+    let rewards = Rewards::from_specs(&[reward])?;
+    let model = args.model.load()?;
+    let judge = Judge {
+        model: &model.decoder,
+        lora: model.lora.as_ref(),
+        tokenizer: &model.tokenizer,
+        rewards: &rewards,
+    };
+    let mut bar = Bar::new("questions", questions.len() as u64);
+    let evaluation = evaluate(&judge, &questions, &config(&args.draw), &mut |done| {
+        bar.at(done as u64, "")
+    })?;
+    bar.end();
+    show(context, &evaluation, args.draw.samples);
+    Ok(())
+}
+
+fn config(args: &DrawArgs) -> EvalConfig {
+    let answers = if args.is_drawn() {
+        let filters = Filters {
+            temperature: args.temperature,
+            ..Filters::default()
+        };
+        Answers::Sampled {
+            samples: args.samples,
+            seed: args.seed,
+            filters,
+        }
+    } else {
+        Answers::Greedy
+    };
+    EvalConfig {
+        answers,
+        max_completion_length: args.max_tokens as usize,
+        max_rows: 128,
+    }
+}
+
+fn show(context: &Context, evaluation: &Evaluation, samples: u32) {
+    let value = json!({
+        "questions": evaluation.answers.len(),
+        "samples": samples,
+        "accuracy": evaluation.accuracy(),
+        "standard_error": evaluation.standard_error(),
+        "pass_at_k": evaluation.pass_at_k(),
+        "mean_reward": evaluation.mean_reward(),
+        "mean_length": evaluation.mean_length(),
+        "truncated": evaluation.truncated(),
+    });
+    context.output.show(&value, |_| {
+        format!(
+            "accuracy     {:.1} % ± {:.1} over {} questions\npass@{samples}       {:.1} %\nmean length  {:.1} tokens, {:.1} % cut off",
+            evaluation.accuracy() * 100.0,
+            evaluation.standard_error() * 100.0,
+            evaluation.answers.len(),
+            evaluation.pass_at_k() * 100.0,
+            evaluation.mean_length(),
+            evaluation.truncated() * 100.0,
+        )
+    });
+}
