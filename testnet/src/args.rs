@@ -1,0 +1,75 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const ABOUT: &str = "\
+A whole GYM network on this machine: one bootstrap node, one orchestrator, one validator and four workers, each a
+process of its own, train the sample model together and show what came of it.";
+
+#[derive(Debug, Parser)]
+#[command(name = "testnet", version, about = "A whole GYM network on this machine", long_about = ABOUT)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the survival scenarios: killed, silent and lying workers
+    Faults(FaultArgs),
+}
+
+/// The run without a command.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// End with one JSON object on the last line of standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The job file to submit [default: the sample job]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) job: Option<PathBuf>,
+    /// Workers to start
+    #[arg(long, default_value_t = 4, value_name = "N")]
+    pub(crate) workers: usize,
+    /// The job's seed in place of the file's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// The job's rounds in place of the file's
+    #[arg(long, value_name = "N")]
+    pub(crate) rounds: Option<u64>,
+    /// The ring's precision in place of the file's: f32 or q8
+    #[arg(long, value_name = "WIRE")]
+    pub(crate) wire: Option<String>,
+    /// Where homes, logs and results go; it must not exist [default: a new folder beside the build's output]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Give up after this many seconds
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub(crate) timeout: u64,
+}
+
+/// `testnet faults`.
+#[derive(Debug, Args)]
+pub(crate) struct FaultArgs {
+    /// Scenarios to run [default: all]
+    #[arg(value_name = "SCENARIO")]
+    pub(crate) names: Vec<String>,
+    /// Only list them
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,9 @@
+//! A node as this program sees it: a child process with a home.
+
+mod entry;
+mod process;
+mod program;
+
+pub use entry::{ENTRY, entry};
+pub use process::{NodeProcess, NodeSpec};
+pub use program::Program;
