@@ -140,6 +140,17 @@ impl Rewards {
         self.parts.iter().map(|part| part.name.as_str())
     }
 
+    /// Whether the answer is right: the first of `exact`, `numeric` and `boxed` gives 1; without any of them, the
+    /// whole reward is above 0.
+    #[must_use]
+    pub fn is_right(&self, scored: &Scored) -> bool {
+        let place = self.names().position(|name| matches!(name, "exact" | "numeric" | "boxed"));
+        match place {
+            Some(place) => scored.parts.get(place) == Some(&Ok(1.0)),
+            None => scored.total.is_ok_and(|total| total > 0.0),
+        }
+    }
+
     /// Judges one completion.
     #[must_use]
     pub fn score(&self, sample: &Sample<'_>) -> Scored {
@@ -290,6 +301,7 @@ mod tests {
         let scored = rewards.score(&sample("it is 18", "#### 18"));
         assert_eq!(scored.parts, [Ok(1.0), Ok(-1.0)]);
         assert_eq!(scored.total, Ok(0.5));
+        assert!(rewards.is_right(&scored) && !rewards.is_right(&rewards.score(&sample("17", "18"))));
         assert_eq!(rewards.names().collect::<Vec<_>>(), ["numeric", "length"]);
     }
 
