@@ -1,21 +1,18 @@
 //! What a killed run goes on from: weights, moments, counters.
 
 use super::PretrainError;
-use crate::model::{SaveError, map_file, to_f32, write_atomically, write_tensors};
+use crate::model::{SaveError, WeightsError, map_file, to_f32, write_atomically, write_tensors};
+use crate::optim::{AdamW, AdamWConfig, Moments, UpdateError};
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use safetensors::SafeTensors;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A run's state between two steps.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoint {
     pub(super) weights: TensorSet,
-    /// Means of the gradients.
-    pub(super) first: TensorSet,
-    /// Means of their squares.
-    pub(super) second: TensorSet,
+    pub(super) optimizer: AdamW,
     pub(super) step: u64,
     pub(super) tokens: u64,
     counters: Counters,
@@ -32,12 +29,13 @@ struct Counters {
 
 const TENSORS: &str = "state.safetensors";
 const COUNTERS: &str = "state.json";
+const FIRST: &str = "optimizer.first_moments";
+const SECOND: &str = "optimizer.second_moments";
 
 impl Checkpoint {
-    pub(super) fn fresh(fingerprint: String, weights: TensorSet) -> Self {
+    pub(super) fn fresh(fingerprint: String, weights: TensorSet, optimizer: AdamWConfig) -> Self {
         Self {
-            first: zeros_like(&weights),
-            second: zeros_like(&weights),
+            optimizer: AdamW::new(optimizer, weights.elements()),
             weights,
             step: 0,
             tokens: 0,
@@ -46,6 +44,17 @@ impl Checkpoint {
                 ..Counters::default()
             },
         }
+    }
+
+    /// One step of the optimizer; the gradient's norm before clipping.
+    pub(super) fn update(&mut self, gradients: &[f32], learning_rate: f64) -> Result<f64, UpdateError> {
+        let mut flat = self.weights.flatten();
+        let norm = self.optimizer.update(&mut flat, gradients, learning_rate)?;
+        for tensor in self.weights.0.values_mut() {
+            let rest = flat.split_off(tensor.data.len());
+            tensor.data = std::mem::replace(&mut flat, rest);
+        }
+        Ok(norm)
     }
 
     /// Counts a step; the last hundredth of the run's losses are averaged.
@@ -68,19 +77,8 @@ impl Checkpoint {
             path: dir.to_owned(),
             source,
         })?;
-        let parts = [
-            ("weights", &self.weights),
-            ("first", &self.first),
-            ("second", &self.second),
-        ];
-        let named = parts.iter().flat_map(|(part, set)| {
-            set.0
-                .iter()
-                .map(move |(name, tensor)| (format!("{part}:{name}"), tensor.clone()))
-        });
         // The step is in the tensors' file name: state.json, written last, says which file counts.
-        let tensors = dir.join(format!("{}-{TENSORS}", self.step));
-        write_tensors(&tensors, &TensorSet(named.collect()))?;
+        write_tensors(&dir.join(format!("{}-{TENSORS}", self.step)), &self.tensors())?;
         let counters = Counters {
             step: self.step,
             tokens: self.tokens,
@@ -95,8 +93,25 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// Weights under their names, moments as two flat vectors.
+    fn tensors(&self) -> TensorSet {
+        let flat = |values: &[f32]| F32Tensor {
+            shape: vec![values.len() as u64],
+            data: values.to_vec(),
+        };
+        let moments = self.optimizer.moments();
+        let mut all = self.weights.clone();
+        all.0.insert(FIRST.into(), flat(&moments.m));
+        all.0.insert(SECOND.into(), flat(&moments.v));
+        all
+    }
+
     /// The saved state; `None` when there is none.
-    pub(super) fn load(dir: &Path, fingerprint: &str) -> Result<Option<Self>, PretrainError> {
+    pub(super) fn load(
+        dir: &Path,
+        fingerprint: &str,
+        optimizer: AdamWConfig,
+    ) -> Result<Option<Self>, PretrainError> {
         let Ok(text) = std::fs::read_to_string(dir.join(COUNTERS)) else {
             return Ok(None);
         };
@@ -112,16 +127,23 @@ impl Checkpoint {
             ));
         }
         let path = dir.join(format!("{}-{TENSORS}", counters.step));
-        let mut parts = read(&path)?;
-        let mut take = |part| {
-            parts
-                .remove(part)
-                .ok_or_else(|| other(format!("{} has no {part}", path.display())))
+        let mut weights = read(&path)?;
+        let mut take = |name| {
+            let tensor = weights.0.remove(name);
+            tensor
+                .map(|t| t.data)
+                .ok_or_else(|| other(format!("{} has no {name}", path.display())))
         };
+        let moments = Moments {
+            m: take(FIRST)?,
+            v: take(SECOND)?,
+            updates: counters.step,
+        };
+        let mut optimizer = AdamW::new(optimizer, weights.elements());
+        optimizer.set_moments(moments);
         Ok(Some(Self {
-            weights: take("weights")?,
-            first: take("first")?,
-            second: take("second")?,
+            weights,
+            optimizer,
             step: counters.step,
             tokens: counters.tokens,
             counters,
@@ -150,40 +172,20 @@ fn remove_older(dir: &Path, step: u64) {
     }
 }
 
-/// Tensor sets by the prefix of their names.
-fn read(path: &Path) -> Result<BTreeMap<String, TensorSet>, PretrainError> {
-    let format = |reason: String| crate::model::WeightsError::Format {
+fn read(path: &Path) -> Result<TensorSet, WeightsError> {
+    let format = |reason: String| WeightsError::Format {
         path: path.to_owned(),
         reason,
     };
     let map = map_file(path)?;
     let tensors = SafeTensors::deserialize(&map).map_err(|e| format(e.to_string()))?;
-    let mut parts: BTreeMap<String, TensorSet> = BTreeMap::new();
+    let mut set = TensorSet::default();
     for (name, view) in tensors.iter() {
-        let (part, name) = name
-            .split_once(':')
-            .ok_or_else(|| format(format!("odd name {name}")))?;
         let tensor = F32Tensor {
             shape: view.shape().iter().map(|n| *n as u64).collect(),
             data: to_f32(view.dtype(), view.data()).ok_or_else(|| format(format!("{name} is not f32")))?,
         };
-        parts
-            .entry(part.to_owned())
-            .or_default()
-            .0
-            .insert(name.to_owned(), tensor);
+        set.0.insert(name.to_owned(), tensor);
     }
-    Ok(parts)
-}
-
-/// Zeros of the same names and shapes.
-pub(super) fn zeros_like(set: &TensorSet) -> TensorSet {
-    let zeros = set.0.iter().map(|(name, tensor)| {
-        let zero = F32Tensor {
-            shape: tensor.shape.clone(),
-            data: vec![0.0; tensor.data.len()],
-        };
-        (name.clone(), zero)
-    });
-    TensorSet(zeros.collect())
+    Ok(set)
 }

@@ -2,6 +2,7 @@
 
 use super::corpus::QuestionConfig;
 use crate::model::{Architecture, HeadKind, ModelConfig, RopeConfig};
+use crate::optim::AdamWConfig;
 use crate::tokenizer::TextTokenizer;
 use serde::{Deserialize, Serialize};
 use sha3::{Digest, Sha3_256};
@@ -111,7 +112,7 @@ pub struct OptimizerConfig {
     pub beta2: f64,
     /// ε.
     pub epsilon: f64,
-    /// Decoupled decay of matrices.
+    /// Decoupled decay.
     pub weight_decay: f64,
     /// Global gradient norm is clipped to this.
     pub max_grad_norm: f64,
@@ -273,6 +274,16 @@ impl PretrainConfig {
         let done = (step - o.warmup_steps) as f64 / length;
         let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
         o.learning_rate * (o.final_share + (1.0 - o.final_share) * cosine)
+    }
+
+    pub(super) fn adamw(&self) -> AdamWConfig {
+        AdamWConfig {
+            beta1: self.optimizer.beta1,
+            beta2: self.optimizer.beta2,
+            epsilon: self.optimizer.epsilon,
+            weight_decay: self.optimizer.weight_decay,
+            max_grad_norm: self.optimizer.max_grad_norm,
+        }
     }
 
     pub(super) fn model_config(&self, tokenizer: &TextTokenizer) -> ModelConfig {

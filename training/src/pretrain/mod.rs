@@ -4,7 +4,6 @@
 //! Every batch is a function of (seed, step), so a run that was killed goes on from its last checkpoint as if it
 //! never stopped.
 
-mod adamw;
 mod card;
 mod checkpoint;
 mod config;
@@ -20,11 +19,9 @@ pub use vocabulary::{INSTRUCTION, write_tokenizer};
 use crate::data::{DataError, read_questions};
 use crate::model::{Decoder, LoadError, SaveError, TokenBatch, WeightsError};
 use crate::tokenizer::{EncodeError, TextTokenizer, TokenizerError};
-use adamw::{AdamW, add};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use checkpoint::{Checkpoint, zeros_like};
+use checkpoint::Checkpoint;
 use gym_protocol::job::spec::ColumnsSpec;
-use gym_protocol::tensor::TensorSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -63,14 +60,14 @@ pub enum PretrainError {
         reason: String,
     },
     /// The loss or a gradient is not a number.
-    #[error("step {step}: the loss is {loss}, the gradient norm {norm}; lower optimizer.learning_rate")]
+    #[error(
+        "step {step}: the loss is {loss} and it or its gradient is not finite; lower optimizer.learning_rate"
+    )]
     NotFinite {
         /// The step.
         step: u64,
         /// Its loss.
         loss: f64,
-        /// Its gradient norm.
-        norm: f64,
     },
 }
 
@@ -115,7 +112,6 @@ struct Run<'a> {
     corpus: Corpus,
     tokenizer: TextTokenizer,
     skeleton: Decoder,
-    optimizer: AdamW,
     checkpoint: Checkpoint,
     checkpoint_dir: PathBuf,
     started: Instant,
@@ -132,13 +128,12 @@ impl<'a> Run<'a> {
         };
         let skeleton = Decoder::init(config.model_config(&tokenizer), config.seed, &Device::flex())?;
         let checkpoint_dir = out.join("checkpoint");
-        let checkpoint = match Checkpoint::load(&checkpoint_dir, &config.fingerprint())? {
+        let checkpoint = match Checkpoint::load(&checkpoint_dir, &config.fingerprint(), config.adamw())? {
             Some(checkpoint) => checkpoint,
-            None => Checkpoint::fresh(config.fingerprint(), skeleton.weights().to_host()),
+            None => Checkpoint::fresh(config.fingerprint(), skeleton.weights().to_host(), config.adamw()),
         };
         Ok(Self {
             corpus: Corpus::new(config.seed, config.questions.clone(), &heldout),
-            optimizer: AdamW::new(&config.optimizer),
             tokens_at_start: checkpoint.tokens,
             started: Instant::now(),
             config,
@@ -154,19 +149,21 @@ impl<'a> Run<'a> {
         let rows = self.batch(step)?;
         let model = self.skeleton.with_host(&self.checkpoint.weights)?.tracked()?;
         let targets: usize = rows.iter().map(Row::targets).sum();
-        let (mut loss, mut gradients) = (0.0, zeros_like(&self.checkpoint.weights));
+        let (mut loss, mut gradients) = (0.0, vec![0.0; self.checkpoint.weights.elements()]);
         for part in rows.chunks(rows.len().div_ceil(self.config.micro_batches)) {
             let (part_loss, part_gradients) = part_gradients(&model, part, targets, self.tokenizer.pad_id());
             loss += part_loss;
-            add(&mut gradients, &part_gradients);
+            gradients
+                .iter_mut()
+                .zip(part_gradients)
+                .for_each(|(sum, g)| *sum += g);
         }
         let learning_rate = self.config.learning_rate(step);
-        let norm = self
-            .optimizer
-            .step(&mut self.checkpoint, gradients, learning_rate);
-        if !(loss.is_finite() && norm.is_finite()) {
-            return Err(PretrainError::NotFinite { step, loss, norm });
-        }
+        let norm = self.checkpoint.update(&gradients, learning_rate);
+        let norm = norm
+            .ok()
+            .filter(|_| loss.is_finite())
+            .ok_or(PretrainError::NotFinite { step, loss })?;
         self.checkpoint.count(
             rows.iter().map(|row| row.ids.len() as u64).sum(),
             loss,
@@ -244,7 +241,7 @@ impl Row {
 }
 
 /// −Σ log p(completion token) / `targets` over these rows, and its gradients.
-fn part_gradients(model: &Decoder, rows: &[Row], targets: usize, pad: u32) -> (f64, TensorSet) {
+fn part_gradients(model: &Decoder, rows: &[Row], targets: usize, pad: u32) -> (f64, Vec<f32>) {
     let ids: Vec<&[u32]> = rows.iter().map(|row| row.ids.as_slice()).collect();
     let batch = TokenBatch::right_padded(&ids, pad);
     let (places, wanted) = predictions(rows, batch.width());
@@ -257,7 +254,7 @@ fn part_gradients(model: &Decoder, rows: &[Row], targets: usize, pad: u32) -> (f
     let loss = log_probs.sum().div_scalar(-(targets as f64));
     let value = loss.to_data().iter::<f64>().next().unwrap_or(f64::NAN);
     let mut gradients = loss.backward();
-    (value, model.take_gradients(&mut gradients))
+    (value, model.take_gradients(&mut gradients).flatten())
 }
 
 /// Flat places [B·T] whose next token is learnt, and that token.
