@@ -53,7 +53,7 @@ fn check(s: &Scenario) -> Outcome {
 }
 
 fn round(o: &Outcome, n: u64) -> &gym_protocol::sim::ClosedRound {
-    &o.closes[usize::try_from(n).unwrap()]
+    o.closes.iter().find(|c| c.round == n).expect("the round closed")
 }
 
 #[test]

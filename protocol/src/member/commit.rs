@@ -94,13 +94,13 @@ impl InRound {
         match self.commitments.get(&member) {
             Some(known) if *known == commitment => return,
             Some(_) => {
-                let detail = format!("round {}", self.roster.round);
-                out.push(Action::Penalise {
-                    peer: member.clone(),
-                    offence: Offence::Equivocation,
-                    detail,
-                });
-                out.push(self.complain(config, &member, Offence::Equivocation));
+                self.accuse(
+                    config,
+                    &member,
+                    Offence::Equivocation,
+                    "another commitment came first",
+                    out,
+                );
                 return;
             }
             None => {
@@ -211,13 +211,8 @@ impl InRound {
                     | Reason::StaleParent
                     | Reason::Equivocation => Offence::DeltaMalformed,
                 };
-                let detail = format!("round {}: {}", self.roster.round, reason.explain());
-                out.push(Action::Penalise {
-                    peer: from.clone(),
-                    offence,
-                    detail,
-                });
-                out.push(self.complain(config, from, offence));
+                let from = from.clone();
+                self.accuse(config, &from, offence, reason.explain(), out);
             }
         }
     }

@@ -79,6 +79,8 @@ pub(super) struct InRound {
     pub(super) cutoff: Option<Time>,
     /// Segments of a view whose manifest has not come yet.
     pub(super) early: Vec<Event>,
+    /// What has been complained of: once a view is enough.
+    pub(super) complained: BTreeSet<(Hash32, PeerBytes, Offence)>,
 }
 
 impl InRound {
@@ -97,6 +99,7 @@ impl InRound {
             unmatched: Vec::new(),
             cutoff: None,
             early: Vec::new(),
+            complained: BTreeSet::new(),
         }
     }
 
@@ -256,21 +259,48 @@ impl InRound {
         offence: Offence,
         out: &mut Vec<Action>,
     ) {
-        out.push(Action::Penalise {
-            peer: from.clone(),
-            offence,
-            detail: format!("round {}", self.roster.round),
-        });
         if self.view().is_some_and(|v| v.is_predecessor(from)) {
-            out.push(self.complain(config, from, offence));
+            self.accuse(config, from, offence, "over its sealed link", out);
+        } else if self.is_news(from, offence) {
+            let detail = format!("round {}: over its sealed link", self.roster.round);
+            out.push(Action::Penalise {
+                peer: from.clone(),
+                offence,
+                detail,
+            });
         }
     }
 
     fn on_peer_lost(&mut self, config: &Config, peer: &PeerBytes, out: &mut Vec<Action>) {
         let Step::Reducing(view) = &self.step else { return };
-        if view.is_neighbour(peer) {
+        if view.is_neighbour(peer) && self.is_news(peer, Offence::Unreachable) {
             out.push(self.complain(config, peer, Offence::Unreachable));
         }
+    }
+
+    /// Counts an offence and complains of it: once a view, however many frames it spoils.
+    pub(super) fn accuse(
+        &mut self,
+        config: &Config,
+        peer: &PeerBytes,
+        offence: Offence,
+        why: &str,
+        out: &mut Vec<Action>,
+    ) {
+        if self.is_news(peer, offence) {
+            let detail = format!("round {}: {why}", self.roster.round);
+            out.push(Action::Penalise {
+                peer: peer.clone(),
+                offence,
+                detail,
+            });
+            out.push(self.complain(config, peer, offence));
+        }
+    }
+
+    fn is_news(&mut self, peer: &PeerBytes, offence: Offence) -> bool {
+        let context = self.view().map_or(self.hash, |v| v.hash);
+        self.complained.insert((context, peer.clone(), offence))
     }
 
     pub(super) fn complain(&self, config: &Config, accused: &PeerBytes, offence: Offence) -> Action {

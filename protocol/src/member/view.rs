@@ -228,13 +228,7 @@ impl InRound {
             }
             Place::Early | Place::Stale => {}
             Place::Wrong(offence, why) => {
-                let detail = format!("round {}: {why}", self.roster.round);
-                out.push(Action::Penalise {
-                    peer: from.clone(),
-                    offence,
-                    detail,
-                });
-                out.push(self.complain(config, &from, offence));
+                self.accuse(config, &from, offence, &why, out);
             }
         }
     }
@@ -314,13 +308,7 @@ impl InRound {
                 self.finish_when_done(out);
             }
             Err((offence, why)) => {
-                let detail = format!("round {round}: {why}");
-                out.push(Action::Penalise {
-                    peer: from.clone(),
-                    offence,
-                    detail,
-                });
-                out.push(self.complain(config, from, offence));
+                self.accuse(config, from, offence, &why, out);
             }
         }
     }
