@@ -105,11 +105,23 @@ where
     }
 }
 
+/// A log this long, in bytes, is set aside when the node starts.
+const LONG: u64 = 64 << 20;
+
+/// Keeps one old log beside the new one.
+fn set_aside(path: &std::path::Path) {
+    if std::fs::metadata(path).is_ok_and(|m| m.len() > LONG) {
+        // A log that cannot be set aside just goes on growing.
+        let _ = std::fs::rename(path, path.with_extension("log.1"));
+    }
+}
+
 fn open(home: &Home) -> Result<File, FileError> {
     let path = home.log();
     if let Some(parent) = path.parent() {
         crate::files::create_dir(parent, crate::files::Access::Everyone)?;
     }
+    set_aside(&path);
     OpenOptions::new()
         .create(true)
         .append(true)

@@ -155,6 +155,20 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
     }
 }
 
+/// Variables named `HANZOD_…` that no option knows: likely typing errors.
+fn unknown_variables(set: impl Iterator<Item = OsString>) -> Vec<String> {
+    use clap::CommandFactory;
+    let cli = Cli::command();
+    let commands = std::iter::once(&cli).chain(cli.get_subcommands());
+    let known: Vec<OsString> = commands
+        .flat_map(clap::Command::get_arguments)
+        .filter_map(|argument| argument.get_env().map(std::ffi::OsStr::to_os_string))
+        .collect();
+    set.filter(|name| name.to_string_lossy().starts_with("HANZOD_") && !known.contains(name))
+        .map(|name| name.to_string_lossy().into_owned())
+        .collect()
+}
+
 fn exit_code(error: &anyhow::Error) -> u8 {
     match error.downcast_ref() {
         Some(ClientError::NotRunning(_)) => NOT_RUNNING,
@@ -170,5 +184,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn misspelt_variables_are_found() {
+        let set = ["HANZOD_HOME", "HANZOD_LISTEN", "HANZOD_LISTNE", "PATH"];
+        assert_eq!(
+            unknown_variables(set.into_iter().map(OsString::from)),
+            ["HANZOD_LISTNE"]
+        );
     }
 }

@@ -92,6 +92,9 @@ pub(super) fn main(context: Context, args: Args) -> anyhow::Result<()> {
     args.apply(&mut config);
     config.check()?;
     logging::start(&config.log, &context.home)?;
+    for name in super::unknown_variables(std::env::vars_os().map(|(name, _)| name)) {
+        tracing::warn!("the environment variable {name} is not known and has no effect");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -24,6 +24,7 @@ mod driver;
 mod event;
 mod handle;
 mod hello;
+mod muxer;
 mod peers;
 mod topic;
 mod transport;

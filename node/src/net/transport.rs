@@ -1,9 +1,10 @@
 //! The swarm: TCP (TLS preferred, Noise for others; yamux) and QUIC, with DNS names.
 
 use super::behaviour::{Behaviour, BuildError, Parts};
+use super::muxer;
 use crate::content::bitswap;
 use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, Swarm, SwarmBuilder, identity::Keypair, noise, tcp, tls, yamux};
+use libp2p::{Multiaddr, Swarm, SwarmBuilder, identity::Keypair, noise, tcp, tls};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -12,8 +13,6 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(600);
 /// How long setting a connection up may take.
 const CONNECT: Duration = Duration::from_secs(20);
-/// Streams a peer may have open on one TCP connection.
-const MAX_STREAMS: usize = 256;
 
 /// Why the network does not start.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +59,7 @@ pub(crate) fn build(
     let security = (tls::Config::new, noise::Config::new);
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
-        .with_tcp(tcp::Config::default(), security, multiplexer)
+        .with_tcp(tcp::Config::default(), security, muxer::Config::default)
         .map_err(|e| StartError::Protocols(e.to_string()))?
         .with_quic_config(|mut config| {
             // A machine that trains may leave the network without a turn for a while.
@@ -75,12 +74,6 @@ pub(crate) fn build(
         .with_connection_timeout(CONNECT)
         .build();
     Ok(swarm)
-}
-
-fn multiplexer() -> yamux::Config {
-    let mut config = yamux::Config::default();
-    config.set_max_num_streams(MAX_STREAMS);
-    config
 }
 
 /// Listens on every address.

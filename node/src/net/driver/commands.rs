@@ -90,20 +90,25 @@ impl Driver {
 
     /// Dials `peer`, at `addresses` too; falls back on the DHT where there are none.
     pub(super) fn reach(&mut self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        let looked_up = !addresses.is_empty();
+        let first = addresses.is_empty() && self.waiting.searched.insert(peer);
         let options = DialOpts::peer_id(peer)
             .condition(PeerCondition::DisconnectedAndNotDialing)
             .addresses(addresses)
             .extend_addresses_through_behaviour()
             .build();
         match self.swarm.dial(options) {
-            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {}
-            Err(DialError::NoAddresses) if !looked_up => self.find_peer(peer),
+            Ok(()) | Err(DialError::DialPeerConditionFalse(_)) => {
+                if first {
+                    self.waiting.searched.remove(&peer);
+                }
+            }
+            Err(DialError::NoAddresses) if first || self.dht.seeks(&peer) => self.find_peer(peer),
             Err(error) => self.unreachable(&peer, &error.to_string()),
         }
     }
 
     pub(super) fn unreachable(&mut self, peer: &PeerId, reason: &str) {
+        self.waiting.searched.remove(peer);
         let error = NetError::Unreachable {
             peer: *peer,
             reason: reason.to_owned(),

@@ -31,6 +31,11 @@ enum Asker {
 const CONTENT_PROVIDERS: usize = 8;
 
 impl Dht {
+    /// Whether a peer's addresses are being looked up.
+    pub(super) fn seeks(&self, peer: &PeerId) -> bool {
+        self.peers.values().any(|wanted| wanted == peer)
+    }
+
     pub(super) fn forget_abandoned(&mut self) {
         self.providers.retain(|_, query| match &query.asker {
             Asker::Command(done) => !done.is_closed(),
@@ -97,7 +102,7 @@ impl Driver {
     }
 
     pub(super) fn find_peer(&mut self, peer: PeerId) {
-        if self.dht.peers.values().any(|wanted| *wanted == peer) {
+        if self.dht.seeks(&peer) {
             return;
         }
         let query = self.swarm.behaviour_mut().kad.get_closest_peers(peer);

@@ -84,8 +84,7 @@ impl Driver {
         match checked {
             Ok(()) => (Reply::Welcome(self.hello.clone()), false),
             Err(reason) => {
-                tracing::warn!(%peer, "refused a peer: {reason}");
-                self.refuse(peer, &reason);
+                self.refuse(peer, "refused a peer", &reason);
                 (Reply::refuse(&reason), true)
             }
         }
@@ -96,15 +95,13 @@ impl Driver {
             Ok(Reply::Welcome(hello)) => self.consider(peer, &hello),
             Ok(Reply::Refused(reason)) => {
                 let reason: String = reason.chars().filter(|c| !c.is_control()).collect();
-                tracing::warn!(%peer, "was refused by a peer: {reason}");
-                self.refuse(peer, &reason);
+                self.refuse(peer, "was refused by a peer", &reason);
                 return self.send_away(*peer);
             }
             Err(error) => Err(error.to_string()),
         };
         if let Err(reason) = result {
-            tracing::warn!(%peer, "refused a peer: {reason}");
-            self.refuse(peer, &reason);
+            self.refuse(peer, "refused a peer", &reason);
             self.send_away(*peer);
         }
     }
@@ -131,7 +128,13 @@ impl Driver {
         answer_all(self.waiting.record.remove(peer), &Ok(identity));
     }
 
-    fn refuse(&mut self, peer: &PeerId, reason: &str) {
+    /// Says it once for as long as the peer is remembered: it may come back every second.
+    fn refuse(&mut self, peer: &PeerId, what: &str, reason: &str) {
+        if self.is_refused(peer) {
+            tracing::debug!(%peer, "{what}: {reason}");
+        } else {
+            tracing::warn!(%peer, "{what}: {reason}");
+        }
         self.metrics.offence("refused_hello");
         self.peers.set_standing(
             peer,

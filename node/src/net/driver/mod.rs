@@ -22,7 +22,7 @@ use futures::stream::FuturesUnordered;
 use libp2p::request_response::{OutboundRequestId, ResponseChannel};
 use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId, Swarm};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -83,6 +83,8 @@ impl std::fmt::Debug for Driver {
 struct Waiting {
     connection: HashMap<PeerId, Vec<Done<()>>>,
     record: HashMap<PeerId, Vec<Done<Arc<PeerIdentity>>>>,
+    /// Peers whose known addresses failed, so that the DHT was asked for others.
+    searched: HashSet<PeerId>,
     sync: HashMap<OutboundRequestId, Done<Vec<u8>>>,
     /// Connections whose peer is to be sent away once the words of refusal are delivered.
     farewell: HashMap<libp2p::request_response::InboundRequestId, (PeerId, ConnectionId)>,
@@ -267,6 +269,13 @@ impl Waiting {
     fn forget_abandoned(&mut self) {
         self.connection.retain(|_, waiters| retain_open(waiters));
         self.record.retain(|_, waiters| retain_open(waiters));
+        let (connection, record) = (&self.connection, &self.record);
+        self.searched
+            .retain(|peer| connection.contains_key(peer) || record.contains_key(peer));
+    }
+
+    fn wants(&self, peer: &PeerId) -> bool {
+        self.connection.contains_key(peer) || self.record.contains_key(peer)
     }
 }
 

@@ -20,6 +20,7 @@ impl Driver {
             } => {
                 self.peers
                     .connected(peer_id, connection_id, endpoint.get_remote_address().clone());
+                self.waiting.searched.remove(&peer_id);
                 answer_all(self.waiting.connection.remove(&peer_id), &Ok(()));
             }
             SwarmEvent::ConnectionClosed {
@@ -37,9 +38,7 @@ impl Driver {
                 ..
             } => {
                 tracing::debug!(%peer, %error, "could not connect");
-                if !self.swarm.is_connected(&peer) {
-                    self.unreachable(&peer, &error.to_string());
-                }
+                self.on_dial_failed(peer, &error.to_string());
             }
             SwarmEvent::NewListenAddr { address, .. } => tracing::info!(%address, "listening"),
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
@@ -51,6 +50,18 @@ impl Driver {
                 tracing::error!(?addresses, %error, "a listener has closed: this node is no longer reached there");
             }
             _ => {}
+        }
+    }
+
+    /// A peer may have moved: its addresses are looked up once before it counts as unreachable.
+    fn on_dial_failed(&mut self, peer: PeerId, reason: &str) {
+        if self.swarm.is_connected(&peer) || !self.waiting.wants(&peer) || self.dht.seeks(&peer) {
+            return;
+        }
+        if self.waiting.searched.insert(peer) {
+            self.find_peer(peer);
+        } else {
+            self.unreachable(&peer, reason);
         }
     }
 

@@ -1,5 +1,4 @@
 //! Real nodes as processes, killed when a test ends however it ends.
-#![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program under test.
-pub fn hanzod() -> Command {
+pub(crate) fn hanzod() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hanzod"));
     for (name, _) in std::env::vars() {
         if name.starts_with("HANZOD_") {
@@ -18,12 +17,12 @@ pub fn hanzod() -> Command {
 }
 
 /// Runs a command in `home`.
-pub fn run(home: &Path, args: &[&str]) -> Output {
+pub(crate) fn run(home: &Path, args: &[&str]) -> Output {
     hanzod().arg("--home").arg(home).args(args).output().unwrap()
 }
 
 /// Runs a command in `home` that must succeed, and answers with its JSON.
-pub fn json(home: &Path, args: &[&str]) -> Value {
+pub(crate) fn json(home: &Path, args: &[&str]) -> Value {
     let output = run(home, &[args, &["--json"]].concat());
     assert!(
         output.status.success(),
@@ -34,7 +33,7 @@ pub fn json(home: &Path, args: &[&str]) -> Value {
 }
 
 /// What a command that must fail with `code` says on standard error.
-pub fn failure(home: &Path, args: &[&str], code: i32) -> String {
+pub(crate) fn failure(home: &Path, args: &[&str], code: i32) -> String {
     let output = run(home, args);
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {words}");
@@ -42,7 +41,7 @@ pub fn failure(home: &Path, args: &[&str], code: i32) -> String {
 }
 
 /// A genesis file of its own network.
-pub fn genesis(dir: &Path, network: &str) -> PathBuf {
+pub(crate) fn genesis(dir: &Path, network: &str) -> PathBuf {
     let path = dir.join(format!("{network}.toml"));
     let out = path.to_str().unwrap();
     let output = run(dir, &["genesis", "new", "--network", network, "--out", out]);
@@ -55,21 +54,21 @@ pub fn genesis(dir: &Path, network: &str) -> PathBuf {
 }
 
 /// A home with keys for the network of `genesis`.
-pub fn init(dir: &Path, name: &str, genesis: &Path) -> PathBuf {
+pub(crate) fn init(dir: &Path, name: &str, genesis: &Path) -> PathBuf {
     let home = dir.join(name);
     json(&home, &["init", "--genesis", genesis.to_str().unwrap()]);
     home
 }
 
 /// A node that runs.
-pub struct Node {
-    pub home: PathBuf,
+pub(crate) struct Node {
+    pub(crate) home: PathBuf,
     child: Child,
 }
 
 impl Node {
     /// Starts a node on any free port of the loopback, and waits until its API answers.
-    pub fn start(home: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
         let always = ["run", "--mdns", "off", "--listen", "/ip4/127.0.0.1/tcp/0"];
         let child = hanzod()
             .arg("--home")
@@ -91,11 +90,11 @@ impl Node {
         node
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn try_status(&self) -> Option<Value> {
+    pub(crate) fn try_status(&self) -> Option<Value> {
         let output = run(&self.home, &["status", "--json"]);
         output
             .status
@@ -103,36 +102,36 @@ impl Node {
             .then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    pub fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         json(&self.home, &["status"])
     }
 
     /// The address that others join through.
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.status()["listen"][0].as_str().unwrap().to_owned()
     }
 
-    pub fn peer(&self) -> String {
+    pub(crate) fn peer(&self) -> String {
         self.status()["peer"].as_str().unwrap().to_owned()
     }
 
-    pub fn peers(&self) -> Vec<Value> {
+    pub(crate) fn peers(&self) -> Vec<Value> {
         json(&self.home, &["peers"]).as_array().unwrap().clone()
     }
 
     /// The standing of `peer` here.
-    pub fn standing(&self, peer: &str) -> Option<String> {
+    pub(crate) fn standing(&self, peer: &str) -> Option<String> {
         let peers = self.peers();
         let found = peers.iter().find(|p| p["peer"] == peer)?;
         Some(found["standing"].as_str().unwrap().to_owned())
     }
 
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.home.join("logs/hanzod.log")).unwrap_or_default()
     }
 
     /// Polls until `done`.
-    pub fn wait(&self, done: impl Fn(&Self) -> bool, what: &str) {
+    pub(crate) fn wait(&self, done: impl Fn(&Self) -> bool, what: &str) {
         let deadline = Instant::now() + Duration::from_secs(90);
         while !done(self) {
             assert!(
@@ -145,7 +144,7 @@ impl Node {
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub fn terminate(mut self) -> std::process::ExitStatus {
+    pub(crate) fn terminate(mut self) -> std::process::ExitStatus {
         let killed = Command::new("kill").arg(self.pid().to_string()).status().unwrap();
         assert!(killed.success());
         let deadline = Instant::now() + Duration::from_secs(30);

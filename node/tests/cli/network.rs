@@ -1,10 +1,8 @@
 //! The command line and the network, with real processes.
 
-mod support;
-
+use crate::support::{Node, failure, genesis, init, json, run};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use support::{Node, failure, genesis, init, json, run};
 
 #[test]
 fn a_genesis_file_is_written_checked_and_named() {
