@@ -3,7 +3,7 @@
 mod common;
 
 use common::fixture;
-use gym_training::sampling::{Filters, Noise, RolloutKey, greedy, gumbel, log_prob, philox, unit};
+use gym_training::sampling::{Filters, LogSoftmax, Noise, RolloutKey, greedy, gumbel, philox, unit};
 use serde_json::Value;
 
 fn reference() -> Value {
@@ -124,7 +124,7 @@ fn frequencies_follow_the_softmax() {
         counts[noise.choose(&scores, position).unwrap() as usize] += 1;
     }
     for (token, count) in counts.iter().enumerate() {
-        let p = log_prob(&logits, 1.0, token as u32).exp();
+        let p = LogSoftmax::of(&logits, 1.0).at(token as u32).exp();
         let got = f64::from(*count) / f64::from(draws);
         let error = (p * (1.0 - p) / f64::from(draws)).sqrt();
         assert!((got - p).abs() < 4.0 * error, "{token}: {got} for {p}");

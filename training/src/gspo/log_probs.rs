@@ -21,8 +21,6 @@ pub(crate) struct Sequence<'a> {
 pub(crate) struct LogProbs {
     /// One row a sequence, one number a completion token.
     pub(crate) rows: Vec<Vec<f64>>,
-    /// Mean over completion tokens of the entropy of softmax(z/T), summed; divide by tokens.
-    pub(crate) entropy_sum: f64,
     /// Hidden states that predict the completion tokens, [N, H], as the model left them.
     hidden: Tensor<2>,
 }
@@ -37,14 +35,11 @@ pub(crate) fn log_probs(
 ) -> LogProbs {
     let hidden = predicting_states(decoder, lora, sequences, pad);
     let targets = targets(sequences);
-    let (mut flat, mut entropy_sum) = (Vec::with_capacity(targets.len()), 0.0);
+    let mut flat = Vec::with_capacity(targets.len());
     let inner = hidden.clone().inner();
     for (start, chunk) in chunks(&targets) {
         let states = inner.clone().narrow(0, start, chunk.len());
         let log_p = activation::log_softmax(decoder.logits(states).div_scalar(temperature), 1);
-        let p = log_p.clone().exp();
-        let entropy = (p * log_p.clone()).sum_dim(1).neg();
-        entropy_sum += entropy.to_data().iter::<f32>().map(f64::from).sum::<f64>();
         let picked = log_p.gather(1, column(chunk, decoder.device()));
         flat.extend(picked.to_data().iter::<f32>().map(f64::from));
     }
@@ -56,7 +51,6 @@ pub(crate) fn log_probs(
     });
     LogProbs {
         rows: rows.collect(),
-        entropy_sum,
         hidden,
     }
 }

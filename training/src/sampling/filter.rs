@@ -122,15 +122,52 @@ fn softmax(scores: &[f64]) -> Vec<f64> {
     exps.iter().map(|e| e / sum).collect()
 }
 
-/// log-softmax(logits/T) at `token`, without filters: the log-probability that training uses.
-#[must_use]
-pub fn log_prob(logits: &[f32], temperature: f64, token: u32) -> f64 {
-    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let scaled = |l: f32| (f64::from(l) - f64::from(best)) / temperature;
-    let sum: f64 = logits.iter().map(|l| scaled(*l).exp()).sum();
-    logits
-        .get(token as usize)
-        .map_or(f64::NEG_INFINITY, |l| scaled(*l) - sum.ln())
+/// log softmax(logits/T) of one row, without filters: what training calls log-probability.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSoftmax<'a> {
+    logits: &'a [f32],
+    temperature: f64,
+    best: f64,
+    /// ln Σ exp of the scaled logits less the best.
+    log_sum: f64,
+    entropy: f64,
+}
+
+impl<'a> LogSoftmax<'a> {
+    /// Normalises a row.
+    #[must_use]
+    pub fn of(logits: &'a [f32], temperature: f64) -> Self {
+        let best = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        let (mut sum, mut weighted) = (0.0, 0.0);
+        for logit in logits {
+            let scaled = (f64::from(*logit) - best) / temperature;
+            let e = scaled.exp();
+            sum += e;
+            // A logit of −∞ has no mass; 0·∞ must not make the entropy NaN.
+            weighted += if e > 0.0 { e * scaled } else { 0.0 };
+        }
+        let log_sum = f64::ln(sum);
+        Self {
+            logits,
+            temperature,
+            best,
+            log_sum,
+            entropy: log_sum - weighted / sum,
+        }
+    }
+
+    /// The log-probability of `token`; −∞ outside the vocabulary.
+    #[must_use]
+    pub fn at(&self, token: u32) -> f64 {
+        let logit = self.logits.get(token as usize);
+        logit.map_or(f64::NEG_INFINITY, |l| (f64::from(*l) - self.best) / self.temperature - self.log_sum)
+    }
+
+    /// −Σ p ln p, in nats.
+    #[must_use]
+    pub fn entropy(&self) -> f64 {
+        self.entropy
+    }
 }
 
 /// The likeliest token; the lowest index on a tie. `None` for an empty row or one that holds a NaN throughout.

@@ -4,7 +4,7 @@ mod filter;
 mod noise;
 mod philox;
 
-pub use filter::{Filters, greedy, log_prob};
+pub use filter::{Filters, LogSoftmax, greedy};
 pub use noise::{GUMBEL_SPAN, Noise, RolloutKey, gumbel};
 pub(crate) use philox::units;
 pub use philox::{Key, derive_key, philox, unit};

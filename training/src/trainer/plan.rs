@@ -1,0 +1,49 @@
+//! What a job asks of the trainer.
+
+use gym_protocol::job::spec::{GspoSpec, JobFile, JobSpec, LoraSpec, RewardSpec, RolloutSpec};
+
+/// The part of a job that training takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Seeds the round-0 adapter.
+    pub seed: u64,
+    /// Whether frozen weights are quantised.
+    pub quantisation: Quantisation,
+    /// Reward functions.
+    pub rewards: Vec<RewardSpec>,
+    /// Loss and optimizer.
+    pub gspo: GspoSpec,
+    /// Adapter.
+    pub lora: LoraSpec,
+    /// Sampling.
+    pub rollout: RolloutSpec,
+}
+
+/// How frozen linear weights are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantisation {
+    /// As loaded.
+    None,
+    /// NF4 (`use_4bit`).
+    Nf4,
+}
+
+macro_rules! plan_from {
+    ($job:ty) => {
+        impl From<&$job> for Plan {
+            fn from(job: &$job) -> Self {
+                Self {
+                    seed: job.seed,
+                    quantisation: if job.use_4bit { Quantisation::Nf4 } else { Quantisation::None },
+                    rewards: job.rewards.clone(),
+                    gspo: job.gspo.clone(),
+                    lora: job.lora.clone(),
+                    rollout: job.rollout.clone(),
+                }
+            }
+        }
+    };
+}
+
+plan_from!(JobFile);
+plan_from!(JobSpec);

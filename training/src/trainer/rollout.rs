@@ -1,0 +1,108 @@
+//! Drawing and judging a step's completions.
+
+use super::{Prepared, StepError, StepInput, Trainer};
+use crate::generate::{Draw, Finish, GenerateConfig, Request, generate};
+use crate::lora::Lora;
+use crate::reward::{Sample, Scored};
+use serde::Serialize;
+
+/// One completion with its judgement: what the worker commits to (PROTOCOL section 7).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rollout {
+    /// The question's row.
+    pub row: u64,
+    /// Which of the group's completions.
+    pub sample: u32,
+    /// Token ids, EOS included.
+    pub tokens: Vec<u32>,
+    /// The sampler's log-probability of each token.
+    pub log_probs: Vec<f32>,
+    /// Weighted reward; `None` when it could not be had.
+    pub reward: Option<f64>,
+    /// The completion as text.
+    pub text: String,
+    /// Cut at the longest length instead of ended by EOS.
+    pub truncated: bool,
+}
+
+/// A step's completions, groups in a row, with what the metrics need.
+pub(super) struct Rollouts {
+    pub(super) all: Vec<Rollout>,
+    pub(super) scores: Vec<Scored>,
+    /// Mean over tokens of the sampler's entropy.
+    pub(super) entropy: f64,
+}
+
+impl Trainer {
+    pub(super) fn generate_config(&self) -> GenerateConfig {
+        GenerateConfig {
+            filters: (&self.plan.rollout).into(),
+            max_new_tokens: self.plan.rollout.max_completion_length as usize,
+            eos: self.tokenizer.eos_ids().to_vec(),
+            pad: self.tokenizer.pad_id(),
+            max_rows: self.learner.limits.rollout_rows,
+        }
+    }
+
+    pub(super) fn roll_out(&self, lora: &Lora, input: &StepInput<'_>) -> Result<Drawn<'_>, StepError> {
+        let group = self.plan.gspo.group_size;
+        let questions: Vec<&Prepared> =
+            input.rows.iter().map(|row| self.question(*row)).collect::<Result<_, _>>()?;
+        let requests: Vec<Request<'_>> = questions
+            .iter()
+            .map(|q| Request {
+                prompt: &q.tokens,
+                draws: (0..group)
+                    .map(|sample| Draw::Noise(input.key.noise(input.step, q.question.row, sample)))
+                    .collect(),
+            })
+            .collect();
+        let completions = generate(&self.learner.decoder, Some(lora), &requests, &self.generate_config())?;
+        Ok(Drawn { questions, completions })
+    }
+
+    pub(super) fn judge(&self, drawn: &Drawn<'_>) -> Result<Rollouts, StepError> {
+        let mut out = Rollouts {
+            all: Vec::new(),
+            scores: Vec::new(),
+            entropy: 0.0,
+        };
+        let mut tokens = 0usize;
+        for (question, group) in drawn.questions.iter().zip(&drawn.completions) {
+            for (sample, completion) in group.iter().enumerate() {
+                let text = self.tokenizer.decode(&completion.tokens)?;
+                let scored = self.score(question, &text, completion.tokens.len());
+                tokens += completion.tokens.len();
+                out.entropy += completion.entropy * completion.tokens.len() as f64;
+                out.all.push(Rollout {
+                    row: question.question.row,
+                    sample: sample as u32,
+                    tokens: completion.tokens.clone(),
+                    log_probs: completion.log_probs.clone(),
+                    reward: scored.total.ok(),
+                    text,
+                    truncated: completion.finish == Finish::Length,
+                });
+                out.scores.push(scored);
+            }
+        }
+        out.entropy /= tokens.max(1) as f64;
+        Ok(out)
+    }
+
+    pub(super) fn score(&self, question: &Prepared, text: &str, tokens: usize) -> Scored {
+        self.rewards.score(&Sample {
+            prompt: &question.text,
+            completion: text,
+            completion_tokens: tokens,
+            answer: &question.question.answer,
+            row: &question.question.raw,
+        })
+    }
+}
+
+/// Completions before judgement.
+pub(super) struct Drawn<'a> {
+    pub(super) questions: Vec<&'a Prepared>,
+    completions: Vec<Vec<crate::generate::Completion>>,
+}

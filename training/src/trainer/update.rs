@@ -1,0 +1,280 @@
+//! Optimizer updates from one rollout batch.
+
+use super::StepError;
+use super::learner::Learner;
+use crate::gspo::log_probs::{LogProbs, Sequence, log_probs};
+use crate::gspo::{Denominators, LossConfig, LossMetrics, LossRow, loss};
+use crate::lora::Lora;
+use crate::optim::warmed_up;
+use crate::sampling::{Key, units};
+
+/// A completion ready for training.
+pub(super) struct TrainRow<'a> {
+    pub(super) prompt: &'a [u32],
+    pub(super) completion: &'a [u32],
+    /// The advantage, once a token.
+    pub(super) advantages: Vec<f64>,
+    pub(super) role: Role,
+    /// The sampler's log-probabilities.
+    pub(super) sampled: &'a [f32],
+}
+
+/// What a row does in the loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Has a gradient.
+    Active,
+    /// Its gradient is exactly zero (no advantage, no KL term), so the model is not run on it.
+    Idle,
+    /// Masked out whole; it still counts in the denominators.
+    Masked,
+}
+
+impl TrainRow<'_> {
+    /// Tokens that count.
+    fn active_tokens(&self) -> usize {
+        match self.role {
+            Role::Active | Role::Idle => self.completion.len(),
+            Role::Masked => 0,
+        }
+    }
+}
+
+/// What the updates did.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Updates {
+    pub(super) each: Vec<Update>,
+    /// Summed over the updates.
+    pub(super) metrics: LossMetrics,
+    /// Σ exp(log π_old − log π_sampler) over `ratio_tokens` tokens.
+    pub(super) ratio_sum: f64,
+    pub(super) ratio_tokens: usize,
+}
+
+/// One optimizer update.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Update {
+    pub(super) loss: f64,
+    /// Before clipping.
+    pub(super) grad_norm: f64,
+    pub(super) learning_rate: f64,
+}
+
+/// Log-probabilities that stay fixed over the updates, one row a completion; empty where not needed.
+struct Fixed {
+    /// `None` with a single update: old is then new, detached.
+    old: Option<Vec<Vec<f64>>>,
+    reference: Option<Vec<Vec<f64>>>,
+}
+
+impl Learner {
+    /// μ passes over the rows in minibatches, cut after a shuffle under `shuffle`. Either all updates are taken, or
+    /// an error leaves adapter and moments as they were.
+    pub(super) fn update(&mut self, rows: &[TrainRow<'_>], shuffle: Key) -> Result<Updates, StepError> {
+        let before = (self.flat.clone(), self.optimizer.moments().clone());
+        let result = self.passes(rows, shuffle);
+        if result.is_err() {
+            self.flat = before.0;
+            self.optimizer.set_moments(before.1);
+        }
+        result
+    }
+
+    fn passes(&mut self, rows: &[TrainRow<'_>], shuffle: Key) -> Result<Updates, StepError> {
+        let (iterations, minibatches) = (self.spec.num_iterations, self.spec.minibatches as usize);
+        let mut order: Vec<usize> = (0..rows.len()).collect();
+        if minibatches > 1 {
+            permute(&mut order, shuffle);
+        }
+        let fixed = self.fixed(rows, iterations > 1 || minibatches > 1)?;
+        let mut updates = Updates::default();
+        for _ in 0..iterations {
+            for part in order.chunks(rows.len().div_ceil(minibatches).max(1)) {
+                self.one_update(rows, part, &fixed, &mut updates)?;
+            }
+        }
+        Ok(updates)
+    }
+
+    fn fixed(&self, rows: &[TrainRow<'_>], several_updates: bool) -> Result<Fixed, StepError> {
+        let all: Vec<usize> = (0..rows.len()).collect();
+        let over = |lora: Option<&Lora>| {
+            let mut out = vec![Vec::new(); rows.len()];
+            for micro in self.micro_batches(rows, &all) {
+                let log_probs = self.forward(lora, rows, &micro);
+                for (i, row) in micro.iter().zip(log_probs.rows) {
+                    out[*i] = row;
+                }
+            }
+            out
+        };
+        // Old log-probabilities come from the same operations as new ones, so that their ratio starts at exactly 1.
+        let tracked = self.lora()?.tracked();
+        Ok(Fixed {
+            old: several_updates.then(|| over(Some(&tracked))),
+            reference: (self.spec.beta > 0.0).then(|| over(None)),
+        })
+    }
+
+    fn one_update(
+        &mut self,
+        rows: &[TrainRow<'_>],
+        part: &[usize],
+        fixed: &Fixed,
+        updates: &mut Updates,
+    ) -> Result<(), StepError> {
+        let config = LossConfig::from(&self.spec);
+        let denominators = self.denominators(rows, part);
+        let lora = self.lora()?.tracked();
+        let mut gradient = vec![0f32; self.flat.len()];
+        let mut value = 0.0;
+        for micro in self.micro_batches(rows, part) {
+            let log_probs = self.forward(Some(&lora), rows, &micro);
+            let loss_rows: Vec<LossRow<'_>> = micro
+                .iter()
+                .zip(&log_probs.rows)
+                .map(|(i, new)| LossRow {
+                    new,
+                    old: fixed.old.as_ref().map_or(new, |old| &old[*i]),
+                    reference: fixed.reference.as_ref().map(|r| r[*i].as_slice()),
+                    advantages: &rows[*i].advantages,
+                })
+                .collect();
+            let loss = loss(&config, &denominators, &loss_rows);
+            for (i, row) in micro.iter().zip(&loss_rows) {
+                updates.add_sampling_ratios(row.old, rows[*i].sampled);
+            }
+            value += loss.value;
+            updates.metrics.add(&loss.metrics);
+            self.accumulate(&lora, rows, &micro, log_probs, &loss.gradient, &mut gradient);
+        }
+        updates.metrics.add(&quiet_metrics(&config, &denominators, rows, part));
+        if !value.is_finite() {
+            return Err(StepError::NonFinite { what: "loss" });
+        }
+        updates.each.push(self.apply(&gradient, value)?);
+        Ok(())
+    }
+
+    /// Adds one micro-batch's ∂L/∂adapter to `total`.
+    fn accumulate(
+        &self,
+        lora: &Lora,
+        rows: &[TrainRow<'_>],
+        micro: &[usize],
+        log_probs: LogProbs,
+        by_log_prob: &[Vec<f64>],
+        total: &mut [f32],
+    ) {
+        let sequences = sequences(rows, micro);
+        let surrogate =
+            log_probs.surrogate(&self.decoder, &sequences, by_log_prob, self.temperature);
+        let gradients = lora.take_gradients(&mut surrogate.backward());
+        let flat = gradients.0.values().flat_map(|t| &t.data);
+        for (sum, g) in total.iter_mut().zip(flat) {
+            *sum += g;
+        }
+    }
+
+    fn apply(&mut self, gradient: &[f32], loss: f64) -> Result<Update, StepError> {
+        let updates = self.optimizer.moments().updates;
+        let learning_rate = warmed_up(self.spec.learning_rate, updates, self.spec.warmup_steps);
+        let grad_norm = self
+            .optimizer
+            .update(&mut self.flat, gradient, learning_rate)
+            .map_err(|_| StepError::NonFinite { what: "gradient" })?;
+        if self.flat.iter().any(|v| !v.is_finite()) {
+            return Err(StepError::NonFinite { what: "adapter" });
+        }
+        Ok(Update {
+            loss,
+            grad_norm,
+            learning_rate,
+        })
+    }
+
+    fn forward(&self, lora: Option<&Lora>, rows: &[TrainRow<'_>], micro: &[usize]) -> LogProbs {
+        log_probs(&self.decoder, lora, &sequences(rows, micro), self.temperature, self.pad)
+    }
+
+    /// Active rows of `part`, cut so that no padded micro-batch is larger than the limit.
+    fn micro_batches(&self, rows: &[TrainRow<'_>], part: &[usize]) -> Vec<Vec<usize>> {
+        let mut all: Vec<Vec<usize>> = Vec::new();
+        let mut width = 0;
+        for i in part.iter().copied().filter(|i| rows[*i].role == Role::Active) {
+            let length = rows[i].prompt.len() + rows[i].completion.len();
+            let wider = length.max(width);
+            match all.last_mut() {
+                Some(micro) if (micro.len() + 1) * wider <= self.limits.micro_batch_tokens => {
+                    micro.push(i);
+                    width = wider;
+                }
+                _ => {
+                    all.push(vec![i]);
+                    width = length;
+                }
+            }
+        }
+        all
+    }
+
+    fn denominators(&self, rows: &[TrainRow<'_>], part: &[usize]) -> Denominators {
+        Denominators {
+            rows: part.len(),
+            minibatch_tokens: part.iter().map(|i| rows[*i].active_tokens()).sum(),
+            rollout_tokens: rows.iter().map(TrainRow::active_tokens).sum(),
+            max_completion_length: self.max_completion_length,
+        }
+    }
+}
+
+impl Updates {
+    fn add_sampling_ratios(&mut self, old: &[f64], sampled: &[f32]) {
+        self.ratio_tokens += old.len();
+        let ratios = old.iter().zip(sampled).map(|(old, s)| (old - f64::from(*s)).clamp(-20.0, 20.0).exp());
+        self.ratio_sum += ratios.sum::<f64>();
+    }
+}
+
+/// What rows without a gradient add to the metrics: a ratio of one, unclipped.
+fn quiet_metrics(
+    config: &LossConfig,
+    denominators: &Denominators,
+    rows: &[TrainRow<'_>],
+    part: &[usize],
+) -> LossMetrics {
+    let quiet: Vec<Vec<f64>> = part
+        .iter()
+        .filter(|i| rows[**i].role != Role::Active)
+        .map(|i| vec![0.0; rows[*i].active_tokens()])
+        .collect();
+    let rows: Vec<LossRow<'_>> = quiet
+        .iter()
+        .map(|zeros| LossRow {
+            new: zeros,
+            old: zeros,
+            reference: None,
+            advantages: zeros,
+        })
+        .collect();
+    loss(config, denominators, &rows).metrics
+}
+
+fn sequences<'a>(rows: &[TrainRow<'a>], micro: &[usize]) -> Vec<Sequence<'a>> {
+    let one = |i: &usize| Sequence {
+        prompt: rows[*i].prompt,
+        completion: rows[*i].completion,
+    };
+    micro.iter().map(one).collect()
+}
+
+/// Fisher and Yates's shuffle, from one stream of numbers.
+fn permute(order: &mut [usize], key: Key) {
+    let count = order.len();
+    for (i, u) in (1..count).rev().zip(units(key, count)) {
+        order.swap(i, (u * (i + 1) as f64) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests;
