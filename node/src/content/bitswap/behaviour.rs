@@ -325,14 +325,14 @@ impl Behaviour {
     fn on_done(&mut self, done: Done) {
         match done {
             Done::Stored(results) => {
-                for (cid, result) in results {
-                    if let Ok(size) = &result {
+                for (cid, result) in &results {
+                    if let Ok(size) = result {
                         self.counters.blocks_received += 1;
                         self.counters.bytes_received += size;
-                        self.ledger.on_block(&cid);
+                        self.ledger.on_block(cid);
                     }
-                    self.client_event(ClientEvent::Stored { cid, result });
                 }
+                self.client_event(ClientEvent::Stored(results));
             }
             Done::Answered {
                 peer,

@@ -6,7 +6,7 @@ use std::time::Instant;
 use cid::Cid;
 use libp2p::PeerId;
 
-use super::peer::Readiness;
+use super::peer::{Peer, Readiness};
 use super::{Action, Client, LOOK, MAX_STORING, Stage, Want, dial};
 use crate::content::bitswap::message::{Entry, EntryKind};
 
@@ -14,6 +14,15 @@ use crate::content::bitswap::message::{Entry, EntryKind};
 const MAX_PROBES: usize = 32;
 
 type Letters = BTreeMap<PeerId, Vec<Entry>>;
+
+/// Which wants are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scan {
+    /// All that wait.
+    Everything,
+    /// From the first on, as long as a provider has room.
+    WhileRoom,
+}
 
 /// Who can take a want.
 enum Choice {
@@ -25,19 +34,21 @@ enum Choice {
 
 impl Client {
     /// Asks for what is waiting as far as windows allow; what is left stays in order.
-    pub(super) fn assign(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn assign(&mut self, now: Instant, scan: Scan, out: &mut Vec<Action>) {
         if self.storing >= MAX_STORING {
             return;
         }
         let mut letters = Letters::new();
         let mut left = VecDeque::new();
-        while let Some(cid) = self.waiting.pop_front() {
+        let mut goes_on = scan == Scan::Everything || self.has_room(now);
+        while goes_on && let Some(cid) = self.waiting.pop_front() {
             let Some(want) = self.wants.get(&cid).filter(|want| want.stage == Stage::Waiting) else {
                 continue;
             };
             match self.choose(now, want) {
                 Choice::Ask(peer) => {
                     self.ask(now, &cid, peer, &mut letters);
+                    goes_on = scan == Scan::Everything || self.has_room(now);
                     continue;
                 }
                 Choice::Wait => {}
@@ -45,12 +56,19 @@ impl Client {
             }
             left.push_back(cid);
         }
+        left.append(&mut self.waiting);
         self.waiting = left;
         out.extend(
             letters
                 .into_iter()
                 .map(|(peer, entries)| Action::Tell { peer, entries }),
         );
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        let mut providers = self.sessions.values().flat_map(|session| &session.providers);
+        let is_ready = |peer: &Peer| matches!(peer.readiness(now), Readiness::Ready(_));
+        providers.any(|id| self.peers.get(id).is_some_and(is_ready))
     }
 
     /// The provider with the most room that has not said no lately.

@@ -20,6 +20,7 @@ use libp2p::PeerId;
 use super::message::{Entry, Held};
 use super::{Arrival, Config, Offence, SessionId};
 use crate::content::store::StoreError;
+use assign::Scan;
 use peer::{Link, Peer};
 
 /// How often wants that nobody can be asked for are looked at again.
@@ -70,10 +71,7 @@ pub(super) enum Event {
     },
     Progress(PeerId),
     /// The answer to [`Action::Store`].
-    Stored {
-        cid: Cid,
-        result: Result<u64, Arc<StoreError>>,
-    },
+    Stored(Vec<(Cid, Result<u64, Arc<StoreError>>)>),
     /// The peer broke the protocol.
     Misconduct {
         peer: PeerId,
@@ -165,6 +163,24 @@ impl Client {
     }
 
     pub(super) fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+        // Arrivals are many and only make room; whatever else happens may leave a want with nobody to ask.
+        let is_arrival = matches!(
+            event,
+            Event::Blocks { .. } | Event::Stored(_) | Event::Progress(_)
+        );
+        self.take_in(now, event, out);
+        self.assign(
+            now,
+            if is_arrival {
+                Scan::WhileRoom
+            } else {
+                Scan::Everything
+            },
+            out,
+        );
+    }
+
+    fn take_in(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::Open { session, providers } => {
                 self.sessions.insert(session, Session::default());
@@ -190,11 +206,14 @@ impl Client {
             Event::Presences { peer, presences } => self.on_presences(now, peer, &presences),
             Event::Blocks { peer, blocks } => self.on_blocks(now, peer, blocks, out),
             Event::Progress(peer) => self.peer(now, peer).on_progress(now),
-            Event::Stored { cid, result } => self.on_stored(cid, &result, out),
+            Event::Stored(results) => {
+                results
+                    .iter()
+                    .for_each(|(cid, result)| self.on_stored(*cid, result, out));
+            }
             Event::Misconduct { peer, offence } => self.penalise(now, peer, offence, out),
             Event::Tick => self.release_stalled(now, out),
         }
-        self.assign(now, out);
     }
 
     /// When [`Event::Tick`] is due, and why.

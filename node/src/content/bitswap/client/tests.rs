@@ -62,7 +62,7 @@ impl Bench {
             out.iter().any(|action| matches!(action, Action::Store { .. })),
             "{out:?}"
         );
-        out.extend(self.handle(Event::Stored { cid, result: Ok(4) }));
+        out.extend(self.handle(Event::Stored(vec![(cid, Ok(4))])));
         out
     }
 }
@@ -335,10 +335,7 @@ fn a_slow_disk_holds_back_the_asking() {
             })
             .is_empty()
     );
-    let out = bench.handle(Event::Stored {
-        cid: first,
-        result: Ok(2 << 20),
-    });
+    let out = bench.handle(Event::Stored(vec![(first, Ok(2 << 20))]));
     assert!(!told(&out, &peers[0], EntryKind::Block).is_empty());
 }
 
@@ -354,10 +351,7 @@ fn a_full_disk_is_told_to_whoever_waits() {
     let error = Arc::new(StoreError::DiskFull {
         path: "/somewhere".into(),
     });
-    let out = bench.handle(Event::Stored {
-        cid,
-        result: Err(error),
-    });
+    let out = bench.handle(Event::Stored(vec![(cid, Err(error))]));
     assert!(out.iter().any(|action| matches!(
         action,
         Action::Deliver {
