@@ -85,7 +85,7 @@ impl Board {
             Kind::Doing { role, doing, round } => self.on_doing(node, role, doing, *round),
             Kind::Step {
                 round, step, metrics, ..
-            } => self.on_step(node, *round, *step, metrics),
+            } => self.on_step(node, *round, *step + 1, metrics),
             Kind::Closed(closed) => {
                 let known = self.closed.entry(closed.round).or_insert_with(|| closed.clone());
                 // A node that has not the manifest knows no members.
@@ -171,9 +171,7 @@ impl Board {
         (worker.round, worker.step) = (round, step);
         let tokens = number("num_tokens").unwrap_or(0.0);
         worker.tokens += tokens as u64;
-        let parts = ["step_time/rollout", "step_time/reward", "step_time/train"];
-        let seconds: f64 = parts.into_iter().filter_map(number).sum();
-        if seconds > 0.0 {
+        if let Some(seconds) = number("step_time").filter(|s| *s > 0.0) {
             worker.tokens_per_second = tokens / seconds;
         }
         if let Some(reward) = number("reward") {
@@ -201,8 +199,7 @@ mod tests {
     }
 
     fn step(round: u64, step: u32) -> Event {
-        let metrics =
-            json!({ "reward": 0.5, "num_tokens": 100, "step_time/rollout": 1.5, "step_time/train": 0.5 });
+        let metrics = json!({ "reward": 0.5, "num_tokens": 100, "step_time": 2.0 });
         event(json!({ "kind": "step", "round": round, "step": step, "steps": 4, "metrics": metrics }))
     }
 
@@ -216,13 +213,13 @@ mod tests {
     #[test]
     fn steps_add_up_over_rounds() {
         let mut board = Board::new(2, 4, ["a".to_owned(), "b".to_owned()].into_iter());
-        board.take("a", &step(0, 3));
+        board.take("a", &step(0, 2));
         assert_eq!(board.steps(), (3, 16));
         assert_eq!(board.workers["a"].tokens_per_second, 50.0);
         board.take("a", &closed(0, &[]));
         board.take("b", &closed(0, &["a", "b"]));
         assert_eq!((board.steps(), board.last().unwrap().members.len()), ((8, 16), 2));
-        board.take("b", &step(1, 1));
+        board.take("b", &step(1, 0));
         assert_eq!((board.steps().0, board.points[1].step), (9, 5));
         assert_eq!(board.reward(), Some(0.5));
     }

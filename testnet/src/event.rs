@@ -46,7 +46,7 @@ pub enum Kind {
     Step {
         /// The round.
         round: u64,
-        /// The step in it.
+        /// The step in it, from 0.
         step: u32,
         /// Steps of a round.
         steps: u32,

@@ -37,7 +37,7 @@ impl Program {
     /// Runs a command of the node's to its end and gives its standard output.
     ///
     /// # Errors
-    /// When it fails, with its last line on standard error.
+    /// When it fails, with its last error.
     pub fn run<S: AsRef<OsStr>>(&self, home: &Path, args: &[S]) -> anyhow::Result<String> {
         let done = self
             .command(home, args)

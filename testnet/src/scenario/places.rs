@@ -103,7 +103,7 @@ pub(super) fn full_disk(stage: &Stage) -> anyhow::Result<()> {
     let added = stage
         .program
         .run(&home, &["content".as_ref(), "add".as_ref(), large.as_os_str()]);
-    refused(added, &["No space left", &disk.path.display().to_string()])?;
+    refused(added, &["no space left", &disk.path.display().to_string()])?;
     let list = stage
         .program
         .run(&home, &["content", "ls"])
