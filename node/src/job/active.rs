@@ -45,7 +45,7 @@ pub(crate) struct Active {
     pub(crate) assembly: Assembly,
     cancel: Option<Arc<AtomicBool>>,
     last_close: Option<(Close, Vec<PeerBytes>, usize)>,
-    checkpoint_report: Option<Report>,
+    checkpoint_report: Option<(PeerBytes, Report)>,
     pub(crate) standing: Option<(Standing, String)>,
     doing: (String, String),
 }
@@ -142,7 +142,12 @@ impl Active {
         self.last_close = Some((close.clone(), signers, members.len()));
     }
 
-    pub(crate) fn remember_report(&mut self, report: &Report) {
+    /// A member has no say on its own job's quality. Which other signers are validators is not decided until the ledger
+    /// exists: who signed is shown beside what was found.
+    pub(crate) fn remember_report(&mut self, report: &Report, signer: &PeerBytes) {
+        if self.rosters.values().any(|r| r.members.iter().any(|m| m.peer == *signer)) {
+            return;
+        }
         let (subject, member) = match &report.subject {
             Subject::Delta { member, .. } => ("delta", Some(member.to_string())),
             Subject::Checkpoint { .. } => ("checkpoint", None),
@@ -151,6 +156,7 @@ impl Active {
             "report",
             json!({
                 "round": report.round.0,
+                "by": signer.to_string(),
                 "subject": subject,
                 "member": member,
                 "questions": report.questions,
@@ -159,7 +165,7 @@ impl Active {
             }),
         );
         if matches!(report.subject, Subject::Checkpoint { .. }) {
-            self.checkpoint_report = Some(report.clone());
+            self.checkpoint_report = Some((signer.clone(), report.clone()));
         }
     }
 
@@ -223,7 +229,8 @@ impl Active {
             "signers": close.map(|(_, s, _)| s.iter().map(ToString::to_string).collect::<Vec<_>>()),
             "members": close.map(|(_, _, n)| *n),
             "elements": self.elements(),
-            "evaluation": self.checkpoint_report.as_ref().map(|r| json!({
+            "evaluation": self.checkpoint_report.as_ref().map(|(by, r)| json!({
+                "by": by.to_string(),
                 "questions": r.questions,
                 "correct_before": r.correct_before,
                 "correct_after": r.correct_after,

@@ -25,7 +25,17 @@ impl Service {
                 let wish = manifest.and_then(|m| job.validator.as_mut()?.on_close(&m));
                 self.grant(id, wish);
             }
-            Body::Report(report) => job.remember_report(report),
+            Body::Report(report) => {
+                tracing::info!(
+                    by = %message.sender,
+                    "report on round {}: {} of {} right before, {} after",
+                    report.round,
+                    report.correct_before,
+                    report.questions,
+                    report.correct_after
+                );
+                job.remember_report(report, &message.sender);
+            }
             Body::Status(status) if sequenced => self.on_status(id, status),
             Body::Job(_)
             | Body::Roster(_)
