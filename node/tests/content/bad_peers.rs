@@ -26,7 +26,7 @@ async fn liar(answer: Vec<u8>) -> (PeerId, Multiaddr) {
             // The other side may hang up in the middle.
             let _ = stream.write_all(&answer).await;
             let _ = stream.flush().await;
-            tokio::time::sleep(Duration::from_secs(20)).await;
+            tokio::time::sleep(Duration::from_secs(90)).await;
         }
     });
     (peer, address)
@@ -124,7 +124,7 @@ async fn a_drip_is_a_stall_and_others_take_over() {
     let mut wanted = request(root, &[]);
     wanted.providers = vec![peer];
     let fetch = node.content.fetch_dag(wanted);
-    tokio::time::timeout(Duration::from_secs(5), async {
+    tokio::time::timeout(Duration::from_secs(60), async {
         while node.counters().await.stalls == 0 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

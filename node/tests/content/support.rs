@@ -94,7 +94,7 @@ impl Node {
 
     /// The next event of bitswap.
     pub(crate) async fn event(&mut self) -> Event {
-        tokio::time::timeout(Duration::from_secs(10), self.events.recv())
+        tokio::time::timeout(Duration::from_secs(60), self.events.recv())
             .await
             .expect("no event")
             .unwrap()
@@ -137,7 +137,7 @@ pub(crate) fn request(root: Cid, providers: &[&Node]) -> FetchRequest {
     FetchRequest {
         root,
         providers,
-        deadline: Duration::from_secs(30),
+        deadline: Duration::from_secs(90),
         pin: Pin::No,
     }
 }

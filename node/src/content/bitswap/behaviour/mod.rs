@@ -1,5 +1,7 @@
 //! The libp2p behaviour: carries events to the two machines and their actions out.
 
+mod links;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -13,21 +15,23 @@ use libp2p::core::transport::PortUse;
 use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished, DialFailure};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{
-    CloseConnection, ConnectionDenied, ConnectionId, DialError, FromSwarm, NetworkBehaviour, NotifyHandler,
-    PeerAddresses, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    CloseConnection, ConnectionDenied, ConnectionId, DialError, FromSwarm, NetworkBehaviour, PeerAddresses,
+    THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
-use super::client::{Action, Client, Event as ClientEvent};
-use super::fetcher::{Arrival, Command};
-use super::handler::{Command as HandlerCommand, FrameKind, FromHandler, Handler, Keep, Report, ToHandler};
-use super::jobs::{self, Done, Reply};
-use super::ledger::Ledger;
-use super::message::{Entry, Message};
-use super::{Config, Counters, Event, Fetcher, MAX_WANTS, SessionId};
+use crate::content::bitswap::client::{Action, Client, Event as ClientEvent};
+use crate::content::bitswap::fetcher::{Arrival, Command};
+use crate::content::bitswap::handler::{
+    Command as HandlerCommand, FrameKind, FromHandler, Handler, Keep, Report, ToHandler,
+};
+use crate::content::bitswap::jobs::{self, Done, Reply};
+use crate::content::bitswap::ledger::Ledger;
+use crate::content::bitswap::message::{Entry, Message};
+use crate::content::bitswap::{Config, Counters, Event, Fetcher, MAX_WANTS, SessionId};
 use crate::content::store::Store;
 
 /// Replies being read from disk at once.
@@ -148,13 +152,6 @@ impl Behaviour {
         }
     }
 
-    fn hang_up(&mut self, peer_id: PeerId) {
-        self.out.push_back(ToSwarm::CloseConnection {
-            peer_id,
-            connection: CloseConnection::All,
-        });
-    }
-
     fn deliver(&mut self, session: SessionId, arrival: Arrival) {
         if let Some(arrivals) = self.sessions.get(&session)
             && arrivals.try_send(arrival).is_err()
@@ -162,82 +159,6 @@ impl Behaviour {
             // Gone, or over the number of wants it may have: its deadline ends it.
             self.sessions.remove(&session);
         }
-    }
-
-    /// Wants to one peer go out as one message while another is under way.
-    fn tell(&mut self, peer: PeerId, entries: Vec<Entry>) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.outbox.extend(entries);
-            self.send_wants(peer);
-        }
-    }
-
-    fn send_wants(&mut self, peer: PeerId) {
-        let Some(known) = self.peers.get_mut(&peer) else {
-            return;
-        };
-        if known.wants == InFlight::Yes || known.outbox.is_empty() {
-            return;
-        }
-        known.wants = InFlight::Yes;
-        let count = known.outbox.len().min(MAX_WANTS);
-        let entries = known.outbox.drain(..count).collect();
-        let frame = Message {
-            entries,
-            ..Message::default()
-        }
-        .encode_frame();
-        self.notify(
-            peer,
-            HandlerCommand::Send {
-                frame,
-                kind: FrameKind::Wants,
-            },
-        );
-    }
-
-    fn notify(&mut self, peer_id: PeerId, command: HandlerCommand) {
-        if let Some(connection) = self.peers.get(&peer_id).and_then(|peer| peer.connections.first()) {
-            self.out.push_back(ToSwarm::NotifyHandler {
-                peer_id,
-                handler: NotifyHandler::One(*connection),
-                event: ToHandler(command),
-            });
-        }
-    }
-
-    fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
-        if self.client.is_banned(Instant::now(), &peer) {
-            self.hang_up(peer);
-        }
-        let known = self.peers.entry(peer).or_default();
-        known.connections.push(connection);
-        known.keep = None;
-        if known.connections.len() == 1 {
-            self.client_event(ClientEvent::Connected(peer));
-        }
-    }
-
-    /// What was under way on a connection is lost with it. The two sides may use different ones, so wants are sent
-    /// again whichever closed.
-    fn on_closed(&mut self, peer: PeerId, connection: ConnectionId) {
-        let Some(known) = self.peers.get_mut(&peer) else {
-            return;
-        };
-        let was_in_use = known.connections.first() == Some(&connection);
-        known.connections.retain(|other| *other != connection);
-        if known.connections.is_empty() {
-            self.peers.remove(&peer);
-            self.ledger.on_gone(&peer);
-            self.client_event(ClientEvent::Disconnected(peer));
-            return;
-        }
-        if was_in_use {
-            known.wants = InFlight::No;
-            known.outbox.clear();
-            self.ledger.on_moved(peer);
-        }
-        self.client_event(ClientEvent::Reset(peer));
     }
 
     fn on_report(&mut self, peer: PeerId, connection: ConnectionId, report: Report) {
@@ -282,19 +203,6 @@ impl Behaviour {
                 blocks: message.blocks,
             });
         }
-    }
-
-    fn wants_left(&mut self, peer: PeerId) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.wants = InFlight::No;
-        }
-        self.send_wants(peer);
-    }
-
-    fn uses(&self, peer: &PeerId, connection: ConnectionId) -> bool {
-        self.peers
-            .get(peer)
-            .is_some_and(|known| known.connections.first() == Some(&connection))
     }
 
     fn on_command(&mut self, command: Command) {
@@ -390,7 +298,7 @@ impl Behaviour {
         }
         changed
             .into_iter()
-            .for_each(|(peer, keep)| self.notify(peer, HandlerCommand::Keep(keep)));
+            .for_each(|(peer, keep)| self.notify_all(peer, keep));
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {

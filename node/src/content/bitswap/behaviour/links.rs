@@ -1,0 +1,127 @@
+//! Connections, and what is sent over them.
+
+use std::time::Instant;
+
+use libp2p::PeerId;
+use libp2p::swarm::{CloseConnection, ConnectionId, NotifyHandler, ToSwarm};
+
+use super::{Behaviour, InFlight};
+use crate::content::bitswap::MAX_WANTS;
+use crate::content::bitswap::client::Event as ClientEvent;
+use crate::content::bitswap::handler::{Command, FrameKind, Keep, ToHandler};
+use crate::content::bitswap::message::{Entry, Message};
+
+impl Behaviour {
+    pub(super) fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
+        if self.client.is_banned(Instant::now(), &peer) {
+            self.hang_up(peer);
+        }
+        let known = self.peers.entry(peer).or_default();
+        known.connections.push(connection);
+        known.keep = None;
+        if known.connections.len() == 1 {
+            self.client_event(ClientEvent::Connected(peer));
+        }
+    }
+
+    /// What was under way on a connection is lost with it. The two sides may use different ones, so wants are sent
+    /// again whichever closed.
+    pub(super) fn on_closed(&mut self, peer: PeerId, connection: ConnectionId) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let was_in_use = known.connections.first() == Some(&connection);
+        known.connections.retain(|other| *other != connection);
+        if known.connections.is_empty() {
+            self.peers.remove(&peer);
+            self.ledger.on_gone(&peer);
+            self.client_event(ClientEvent::Disconnected(peer));
+            return;
+        }
+        if was_in_use {
+            known.wants = InFlight::No;
+            known.outbox.clear();
+            self.ledger.on_moved(peer);
+        }
+        self.client_event(ClientEvent::Reset(peer));
+    }
+
+    /// Wants to one peer go out as one message while another is under way.
+    pub(super) fn tell(&mut self, peer: PeerId, entries: Vec<Entry>) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.outbox.extend(entries);
+            self.send_wants(peer);
+        }
+    }
+
+    pub(super) fn send_wants(&mut self, peer: PeerId) {
+        let Some(known) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if known.wants == InFlight::Yes || known.outbox.is_empty() {
+            return;
+        }
+        known.wants = InFlight::Yes;
+        let count = known.outbox.len().min(MAX_WANTS);
+        let entries = known.outbox.drain(..count).collect();
+        let frame = Message {
+            entries,
+            ..Message::default()
+        }
+        .encode_frame();
+        self.notify(
+            peer,
+            Command::Send {
+                frame,
+                kind: FrameKind::Wants,
+            },
+        );
+    }
+
+    pub(super) fn wants_left(&mut self, peer: PeerId) {
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.wants = InFlight::No;
+        }
+        self.send_wants(peer);
+    }
+
+    pub(super) fn uses(&self, peer: &PeerId, connection: ConnectionId) -> bool {
+        self.peers
+            .get(peer)
+            .is_some_and(|known| known.connections.first() == Some(&connection))
+    }
+
+    pub(super) fn notify(&mut self, peer_id: PeerId, command: Command) {
+        if let Some(connection) = self.peers.get(&peer_id).and_then(|peer| peer.connections.first()) {
+            self.out.push_back(ToSwarm::NotifyHandler {
+                peer_id,
+                handler: NotifyHandler::One(*connection),
+                event: ToHandler(command),
+            });
+        }
+    }
+
+    /// The other side may use another connection than we do, so all are kept or none.
+    pub(super) fn notify_all(&mut self, peer_id: PeerId, keep: Keep) {
+        for connection in self
+            .peers
+            .get(&peer_id)
+            .into_iter()
+            .flat_map(|peer| &peer.connections)
+        {
+            let event = ToHandler(Command::Keep(keep));
+            self.out.push_back(ToSwarm::NotifyHandler {
+                peer_id,
+                handler: NotifyHandler::One(*connection),
+                event,
+            });
+        }
+    }
+
+    pub(super) fn hang_up(&mut self, peer_id: PeerId) {
+        self.out.push_back(ToSwarm::CloseConnection {
+            peer_id,
+            connection: CloseConnection::All,
+        });
+    }
+}
