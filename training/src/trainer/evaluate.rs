@@ -1,20 +1,17 @@
-//! Held-out accuracy by greedy decoding.
+//! Held-out accuracy by greedy decoding, with the adapter as it stands.
 
-use super::{Prepared, StepError, Trainer};
+use super::{StepError, Trainer};
 use crate::data::Question;
-use crate::generate::{Draw, Finish, Request, generate};
+use crate::eval::{self, Answers, EvalConfig, Evaluation, Judge};
+use crate::generate::Finish;
 use serde::Serialize;
-
-/// Reward functions whose 1 means "right".
-const CORRECTNESS: [&str; 3] = ["exact", "numeric", "boxed"];
 
 /// Greedy pass@1 over some questions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EvalReport {
     /// Questions asked.
     pub total: usize,
-    /// Answered rightly: the first of the job's `exact`, `numeric` and `boxed` functions gives 1 (the weighted
-    /// reward is at least 1 where a job has none of them).
+    /// Answered rightly.
     pub correct: usize,
     /// correct / total.
     pub accuracy: f64,
@@ -24,7 +21,7 @@ pub struct EvalReport {
     pub mean_length: f64,
     /// Completions cut at the longest length.
     pub truncated: usize,
-    /// One entry a question.
+    /// One entry a question, in the questions' order.
     pub answers: Vec<Answer>,
 }
 
@@ -37,71 +34,47 @@ pub struct Answer {
     pub text: String,
     /// Weighted reward; `None` when it could not be had.
     pub reward: Option<f64>,
-    /// Whether it is right.
+    /// Whether it is right, by the job's reward functions.
     pub correct: bool,
 }
 
 impl Trainer {
-    /// Answers `questions` greedily with the adapter as it stands.
+    /// Answers `questions` greedily.
     ///
     /// # Errors
-    /// A question that cannot be encoded or is too long; logits that are not finite.
+    /// A question that cannot be encoded; logits that are not finite.
     pub fn evaluate(&self, questions: &[Question]) -> Result<EvalReport, StepError> {
-        let prepared = questions.iter().map(|q| self.prepare(q.clone()));
-        let prepared: Vec<Prepared> = prepared.collect::<Result<_, _>>()?;
-        let requests: Vec<Request<'_>> = prepared
-            .iter()
-            .map(|q| Request {
-                prompt: &q.tokens,
-                draws: vec![Draw::Greedy],
-            })
-            .collect();
-        let mut config = self.generate_config();
-        config.filters = crate::sampling::Filters::default();
         let lora = self.learner.lora()?;
-        let completions = generate(&self.learner.decoder, Some(&lora), &requests, &config)?;
-        let judge = self.rewards.names().position(|n| CORRECTNESS.contains(&n));
-        let mut report = EvalReport::empty(questions.len());
-        for (question, completion) in prepared.iter().zip(completions.iter().flatten()) {
-            let text = self.tokenizer.decode(&completion.tokens)?;
-            let scored = self.score(question, &text, completion.tokens.len());
-            let deciding = match judge {
-                Some(i) => scored.parts.get(i).copied().unwrap_or(scored.total),
-                None => scored.total,
-            };
-            report.mean_length += completion.tokens.len() as f64;
-            report.truncated += usize::from(completion.finish == Finish::Length);
-            report.answers.push(Answer {
-                row: question.question.row,
-                text,
-                reward: scored.total.ok(),
-                correct: deciding.is_ok_and(|score| score >= 1.0),
-            });
-        }
-        Ok(report.summed())
+        let judge = Judge {
+            model: &self.learner.decoder,
+            lora: Some(&lora),
+            tokenizer: &self.tokenizer,
+            rewards: &self.rewards,
+        };
+        let config = EvalConfig {
+            answers: Answers::Greedy,
+            max_completion_length: self.plan.rollout.max_completion_length as usize,
+            max_rows: self.learner.limits.rollout_rows,
+        };
+        Ok(report(&eval::evaluate(&judge, questions, &config, &mut |_| ())?))
     }
 }
 
-impl EvalReport {
-    fn empty(total: usize) -> Self {
-        Self {
-            total,
-            correct: 0,
-            accuracy: 0.0,
-            mean_reward: 0.0,
-            mean_length: 0.0,
-            truncated: 0,
-            answers: Vec::with_capacity(total),
-        }
-    }
-
-    fn summed(mut self) -> Self {
-        let count = |n: usize| n.max(1) as f64;
-        self.correct = self.answers.iter().filter(|a| a.correct).count();
-        self.accuracy = self.correct as f64 / count(self.total);
-        self.mean_length /= count(self.total);
-        let rewards: Vec<f64> = self.answers.iter().filter_map(|a| a.reward).collect();
-        self.mean_reward = rewards.iter().sum::<f64>() / count(rewards.len());
-        self
+fn report(evaluation: &Evaluation) -> EvalReport {
+    let all = || evaluation.answers.iter().flatten();
+    let answer = |a: &eval::Answer| Answer {
+        row: a.row,
+        text: a.text.clone(),
+        reward: a.reward.ok(),
+        correct: a.right,
+    };
+    EvalReport {
+        total: evaluation.answers.len(),
+        correct: all().filter(|a| a.right).count(),
+        accuracy: evaluation.accuracy(),
+        mean_reward: evaluation.mean_reward(),
+        mean_length: evaluation.mean_length(),
+        truncated: all().filter(|a| a.finish == Finish::Length).count(),
+        answers: all().map(answer).collect(),
     }
 }

@@ -16,6 +16,7 @@ pub use plan::{Plan, Quantisation};
 pub use rollout::Rollout;
 
 use crate::data::Question;
+use crate::eval::EvalError;
 use crate::generate::GenerateError;
 use crate::gspo::advantages;
 use crate::lora::LoraError;
@@ -167,6 +168,9 @@ pub enum StepError {
     /// Generation failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
+    /// Evaluation failed.
+    #[error(transparent)]
+    Evaluate(#[from] EvalError),
     /// The adapter does not fit the model.
     #[error(transparent)]
     Adapter(#[from] LoraError),
