@@ -1,4 +1,5 @@
 //! Advantages, loss, gradient and metrics against TRL's own (`fixtures/gspo`, `gspo_variants`, `accumulation`).
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
 

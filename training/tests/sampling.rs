@@ -1,9 +1,10 @@
 //! Philox, the noise and the drawn tokens against `fixtures/sampling`.
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
 
 use common::fixture;
-use gym_training::sampling::{Filters, LogSoftmax, Noise, RolloutKey, greedy, gumbel, philox, unit};
+use gym_training::sampling::{Filters, LogSoftmax, RolloutKey, greedy, gumbel, philox, unit};
 use serde_json::Value;
 
 fn reference() -> Value {

@@ -1,4 +1,5 @@
 //! The trainer on a model of a few thousand random weights: it learns, it repeats, it survives bad numbers.
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use burn::tensor::Device;
 use gym_protocol::job::spec::{GspoSpec, JobFile};
@@ -49,12 +50,16 @@ fn write_model(dir: &Path) {
         rope: RopeConfig { theta: 10_000.0 },
         head: HeadKind::Tied,
         max_position_embeddings: 64,
-        initializer_range: 0.1,
+        // Large enough for the tied head to make one token of 80 all but certain.
+        initializer_range: 0.3,
         bos_token_id: None,
         eos_token_ids: tokenizer.eos_ids().to_vec(),
         pad_token_id: Some(tokenizer.pad_id()),
     };
-    Decoder::init(config, 1, &Device::flex()).unwrap().save(dir).unwrap();
+    Decoder::init(config, 1, &Device::flex())
+        .unwrap()
+        .save(dir)
+        .unwrap();
 }
 
 fn questions() -> Vec<Question> {
@@ -96,10 +101,20 @@ fn run(trainer: &mut Trainer, seed: u64, from: u32, to: u32) -> Vec<f64> {
     (from..to)
         .map(|step| {
             let rows: Vec<u64> = (0..4).map(|i| (u64::from(step) * 4 + i) % 12).collect();
-            let report = trainer.step(&StepInput { rows: &rows, key: &key, step }).unwrap();
+            let report = trainer
+                .step(&StepInput {
+                    rows: &rows,
+                    key: &key,
+                    step,
+                })
+                .unwrap();
             assert_eq!(report.outcome, Outcome::Updated);
             assert_eq!(report.rollouts.len(), 32);
-            assert!(report.metrics.values().all(|v| v.is_finite()), "{:?}", report.metrics);
+            assert!(
+                report.metrics.values().all(|v| v.is_finite()),
+                "{:?}",
+                report.metrics
+            );
             report.metrics["reward"]
         })
         .collect()
@@ -108,9 +123,9 @@ fn run(trainer: &mut Trainer, seed: u64, from: u32, to: u32) -> Vec<f64> {
 #[test]
 fn rewarded_completions_become_likelier() {
     let mut trainer = Bench::new(|_| ()).trainer();
-    let rewards = run(&mut trainer, 1, 0, 60);
+    let rewards = run(&mut trainer, 1, 0, 40);
     let mean = |r: &[f64]| r.iter().sum::<f64>() / r.len() as f64;
-    let (before, after) = (mean(&rewards[..3]), mean(&rewards[57..]));
+    let (before, after) = (mean(&rewards[..3]), mean(&rewards[37..]));
     println!("reward {before:.3} to {after:.3}");
     assert!(before < 0.6 && after > 0.9, "{rewards:?}");
 }
@@ -152,10 +167,19 @@ fn the_order_of_rows_moves_the_adapter_by_rounding_only() {
     let after = |rows: [u64; 4]| {
         let mut trainer = bench.trainer();
         let key = RolloutKey::offline(1);
-        let report = trainer.step(&StepInput { rows: &rows, key: &key, step: 0 }).unwrap();
+        let report = trainer
+            .step(&StepInput {
+                rows: &rows,
+                key: &key,
+                step: 0,
+            })
+            .unwrap();
         let mut rollouts = report.rollouts;
         rollouts.sort_by_key(|r| (r.row, r.sample));
-        (rollouts.into_iter().map(|r| r.tokens).collect::<Vec<_>>(), trainer.moments().clone())
+        (
+            rollouts.into_iter().map(|r| r.tokens).collect::<Vec<_>>(),
+            trainer.moments().clone(),
+        )
     };
     let (a, b) = (after([0, 3, 9, 11]), after([11, 9, 3, 0]));
     assert_eq!(a.0, b.0, "completions do not depend on their place in the batch");
@@ -178,10 +202,20 @@ fn several_updates_with_kl_and_masking_stay_finite_and_clip() {
     let mut trainer = bench.trainer();
     let key = RolloutKey::offline(1);
     let rows = [0, 1, 2, 3];
-    let report = trainer.step(&StepInput { rows: &rows, key: &key, step: 0 }).unwrap();
+    let report = trainer
+        .step(&StepInput {
+            rows: &rows,
+            key: &key,
+            step: 0,
+        })
+        .unwrap();
     assert_eq!(trainer.moments().updates, 4);
     assert!(report.metrics["kl"] > 0.0);
-    assert!(report.metrics["clip_ratio/region_mean"] > 0.0, "{:?}", report.metrics);
+    assert!(
+        report.metrics["clip_ratio/region_mean"] > 0.0,
+        "{:?}",
+        report.metrics
+    );
     // The forward pass agrees with the sampler's cached one.
     let ratio = report.metrics["sampling/importance_sampling_ratio/mean"];
     assert!((ratio - 1.0).abs() < 1e-3, "{ratio}");
@@ -194,15 +228,31 @@ fn bad_numbers_are_skipped_counted_and_then_stop_the_worker() {
     let broken = vec![f32::NAN; trainer.flat_adapter().len()];
     trainer.set_flat_adapter(&broken).unwrap();
     let key = RolloutKey::offline(1);
-    let input = StepInput { rows: &[0], key: &key, step: 0 };
+    let input = StepInput {
+        rows: &[0],
+        key: &key,
+        step: 0,
+    };
     let report = trainer.step(&input).unwrap();
-    assert_eq!(report.outcome, Outcome::Skipped { what: "logits", in_a_row: 1 });
+    assert_eq!(
+        report.outcome,
+        Outcome::Skipped {
+            what: "logits",
+            in_a_row: 1
+        }
+    );
     assert_eq!(trainer.moments().updates, 0);
     let error = trainer.step(&input).unwrap_err();
-    assert!(matches!(error, StepError::TooManyBadSteps { count: 2, .. }), "{error}");
+    assert!(
+        matches!(error, StepError::TooManyBadSteps { count: 2, .. }),
+        "{error}"
+    );
     assert!(trainer.set_flat_adapter(&[0.0]).is_err());
     let unknown = StepInput { rows: &[99], ..input };
-    assert!(matches!(trainer.step(&unknown).unwrap_err(), StepError::Row { row: 99, .. }));
+    assert!(matches!(
+        trainer.step(&unknown).unwrap_err(),
+        StepError::Row { row: 99, .. }
+    ));
 }
 
 #[test]
@@ -221,7 +271,11 @@ fn evaluation_counts_what_the_reward_calls_right() {
     let mut trainer = bench.trainer();
     run(&mut trainer, 1, 0, 20);
     let report = trainer.evaluate(&questions()).unwrap();
-    let starts = report.answers.iter().filter(|a| a.text.starts_with(['0', '1', '2', '3', '4'])).count();
+    let starts = report
+        .answers
+        .iter()
+        .filter(|a| a.text.starts_with(['0', '1', '2', '3', '4']))
+        .count();
     assert_eq!((report.total, report.correct), (12, starts));
     assert!(report.accuracy > 0.8, "{report:?}");
 }
@@ -238,11 +292,16 @@ fn a_completion_is_the_same_alone_and_in_company() {
         pad: 0,
         max_rows: 64,
     };
-    let prompts: Vec<Vec<u32>> = (1..7u32).map(|n| (0..n * 2).map(|t| t % 9 + 2).collect()).collect();
+    let prompts: Vec<Vec<u32>> = (1..7u32)
+        .map(|n| (0..n * 2).map(|t| t % 9 + 2).collect())
+        .collect();
     let key = RolloutKey::offline(4);
     let request = |row: usize| Request {
         prompt: &prompts[row],
-        draws: (0..4).map(|s| Draw::Noise(key.noise(0, row as u64, s))).chain([Draw::Greedy]).collect(),
+        draws: (0..4)
+            .map(|s| Draw::Noise(key.noise(0, row as u64, s)))
+            .chain([Draw::Greedy])
+            .collect(),
     };
     let all: Vec<Request<'_>> = (0..prompts.len()).map(request).collect();
     let together = generate(&decoder, None, &all, &config).unwrap();
@@ -260,5 +319,8 @@ fn a_completion_is_the_same_alone_and_in_company() {
             lengths.push(a.tokens.len());
         }
     }
-    assert!(lengths.iter().any(|l| *l < 12), "some completion ends early: {lengths:?}");
+    assert!(
+        lengths.iter().any(|l| *l < 12),
+        "some completion ends early: {lengths:?}"
+    );
 }

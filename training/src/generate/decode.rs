@@ -43,7 +43,9 @@ impl<'a> Decoding<'a> {
         let capacity = tokens.width() + config.max_new_tokens;
         let mut cache = KvCache::new(decoder.config().num_hidden_layers, capacity);
         let hidden = decoder.hidden_cached(&tokens, lora, &mut cache);
-        let last: Vec<i64> = (1..=batch.len()).map(|row| (row * tokens.width() - 1) as i64).collect();
+        let last: Vec<i64> = (1..=batch.len())
+            .map(|row| (row * tokens.width() - 1) as i64)
+            .collect();
         let last = Tensor::<1, Int>::from_data(TensorData::new(last, [batch.len()]), decoder.device());
         let logits = to_rows(decoder.logits(hidden.select(0, last)));
         let mut this = Self {

@@ -83,7 +83,9 @@ pub enum GenerateError {
         request: usize,
     },
     /// A prompt's token is not in the model's vocabulary.
-    #[error("token {token} of request {request} is outside the model's vocabulary; is the tokenizer this model's?")]
+    #[error(
+        "token {token} of request {request} is outside the model's vocabulary; is the tokenizer this model's?"
+    )]
     Vocabulary {
         /// Index among the requests.
         request: usize,
@@ -121,7 +123,10 @@ fn check(decoder: &Decoder, requests: &[Request<'_>]) -> Result<(), GenerateErro
         }
         let vocabulary = decoder.config().vocab_size;
         if let Some(token) = r.prompt.iter().find(|t| **t as usize >= vocabulary) {
-            return Err(GenerateError::Vocabulary { request, token: *token });
+            return Err(GenerateError::Vocabulary {
+                request,
+                token: *token,
+            });
         }
     }
     Ok(())
@@ -130,7 +135,9 @@ fn check(decoder: &Decoder, requests: &[Request<'_>]) -> Result<(), GenerateErro
 /// Indices of requests that run together: of like length, so that little is padding, and at most `max_rows`
 /// completions.
 fn batches(requests: &[Request<'_>], max_rows: usize) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..requests.len()).filter(|i| !requests[*i].draws.is_empty()).collect();
+    let mut order: Vec<usize> = (0..requests.len())
+        .filter(|i| !requests[*i].draws.is_empty())
+        .collect();
     order.sort_by_key(|i| requests[*i].prompt.len());
     let mut all: Vec<Vec<usize>> = Vec::new();
     let mut rows = 0;

@@ -160,7 +160,9 @@ impl<'a> LogSoftmax<'a> {
     #[must_use]
     pub fn at(&self, token: u32) -> f64 {
         let logit = self.logits.get(token as usize);
-        logit.map_or(f64::NEG_INFINITY, |l| (f64::from(*l) - self.best) / self.temperature - self.log_sum)
+        logit.map_or(f64::NEG_INFINITY, |l| {
+            (f64::from(*l) - self.best) / self.temperature - self.log_sum
+        })
     }
 
     /// −Σ p ln p, in nats.

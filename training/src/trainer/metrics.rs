@@ -21,7 +21,12 @@ pub struct StepTime {
     pub train: Duration,
 }
 
-pub(super) fn of_rollouts(metrics: &mut Metrics, rollouts: &Rollouts, rewards: &Rewards, advantages: &Advantages) {
+pub(super) fn of_rollouts(
+    metrics: &mut Metrics,
+    rollouts: &Rollouts,
+    rewards: &Rewards,
+    advantages: &Advantages,
+) {
     let mut put = |name: &str, value: f64| metrics.insert(name.to_owned(), value);
     put("reward", advantages.reward_mean);
     put("reward_std", advantages.reward_std);
@@ -55,7 +60,10 @@ pub(super) fn of_updates(metrics: &mut Metrics, updates: &Updates, beta: f64) {
     let over = |of: fn(&Update) -> f64| mean(updates.each.iter().map(of)).unwrap_or(0.0);
     put("loss", over(|u| u.loss));
     put("grad_norm", over(|u| u.grad_norm));
-    put("learning_rate", updates.each.last().map_or(0.0, |u| u.learning_rate));
+    put(
+        "learning_rate",
+        updates.each.last().map_or(0.0, |u| u.learning_rate),
+    );
     put("clip_ratio/low_mean", updates.metrics.clip_low());
     put("clip_ratio/high_mean", updates.metrics.clip_high());
     put("clip_ratio/region_mean", updates.metrics.clip_region());
@@ -69,7 +77,11 @@ pub(super) fn of_updates(metrics: &mut Metrics, updates: &Updates, beta: f64) {
 }
 
 pub(super) fn of_time(metrics: &mut Metrics, time: &StepTime) {
-    for (name, part) in [("rollout", time.rollout), ("reward", time.reward), ("train", time.train)] {
+    for (name, part) in [
+        ("rollout", time.rollout),
+        ("reward", time.reward),
+        ("train", time.train),
+    ] {
         metrics.insert(format!("time/{name}"), part.as_secs_f64());
     }
 }

@@ -27,9 +27,9 @@ use crate::sampling::{RolloutKey, derive_key};
 use crate::tokenizer::{EncodeError, TextTokenizer, TokenizerError};
 use burn::tensor::Device;
 use gym_protocol::tensor::{LayoutError, TensorSet};
+use learner::Learner;
 use std::collections::BTreeMap;
 use std::path::Path;
-use learner::Learner;
 use std::time::Instant;
 use update::{Role, TrainRow};
 
@@ -89,7 +89,9 @@ pub enum TrainerError {
     #[error(transparent)]
     Question(#[from] StepError),
     /// The plan asks for what this build has not.
-    #[error("use_4bit is true, and this build holds weights in f32 only; set use_4bit = false in the job file")]
+    #[error(
+        "use_4bit is true, and this build holds weights in f32 only; set use_4bit = false in the job file"
+    )]
     Quantisation,
     /// The tokenizer makes ids that the model does not know.
     #[error("the tokenizer has {tokenizer} ids and the model {model}; they are not one model's files")]
@@ -156,7 +158,9 @@ pub enum StepError {
     #[error(transparent)]
     Encode(#[from] EncodeError),
     /// A prompt is too long.
-    #[error("question {row} has a prompt of {tokens} tokens; rollout.max_prompt_length is {limit}: raise it or drop the question")]
+    #[error(
+        "question {row} has a prompt of {tokens} tokens; rollout.max_prompt_length is {limit}: raise it or drop the question"
+    )]
     PromptLength {
         /// The question's row.
         row: u64,
@@ -181,7 +185,9 @@ pub enum StepError {
         what: &'static str,
     },
     /// Too many such steps in a row.
-    #[error("{count} steps in a row were not finite ({what}); lower the learning rate or look at the saved batch")]
+    #[error(
+        "{count} steps in a row were not finite ({what}); lower the learning rate or look at the saved batch"
+    )]
     TooManyBadSteps {
         /// How many.
         count: u32,
@@ -211,7 +217,10 @@ impl Trainer {
         let tokenizer = TextTokenizer::load(model_dir)?;
         let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
         if ours > models {
-            return Err(TrainerError::Vocabulary { tokenizer: ours, model: models });
+            return Err(TrainerError::Vocabulary {
+                tokenizer: ours,
+                model: models,
+            });
         }
         let rewards = Rewards::from_specs(&plan.rewards)?;
         let mut trainer = Self {
@@ -381,7 +390,12 @@ impl Trainer {
             })
             .collect();
         let seed = self.plan.seed.to_le_bytes();
-        let shuffle = derive_key(&[b"gym/shuffle/v1", &seed, &input.key.beacon, &input.step.to_le_bytes()]);
+        let shuffle = derive_key(&[
+            b"gym/shuffle/v1",
+            &seed,
+            &input.key.beacon,
+            &input.step.to_le_bytes(),
+        ]);
         self.learner.update(&rows, shuffle)
     }
 
@@ -394,7 +408,11 @@ impl Trainer {
     ) -> Result<StepReport, StepError> {
         self.bad_steps += 1;
         metrics.insert("bad_steps".to_owned(), f64::from(self.bad_steps));
-        tracing::warn!(what, in_a_row = self.bad_steps, "a step was not finite and is skipped");
+        tracing::warn!(
+            what,
+            in_a_row = self.bad_steps,
+            "a step was not finite and is skipped"
+        );
         if self.bad_steps >= self.plan.gspo.max_bad_steps {
             return Err(StepError::TooManyBadSteps {
                 count: self.bad_steps,

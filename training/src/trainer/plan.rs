@@ -34,7 +34,11 @@ macro_rules! plan_from {
             fn from(job: &$job) -> Self {
                 Self {
                     seed: job.seed,
-                    quantisation: if job.use_4bit { Quantisation::Nf4 } else { Quantisation::None },
+                    quantisation: if job.use_4bit {
+                        Quantisation::Nf4
+                    } else {
+                        Quantisation::None
+                    },
                     rewards: job.rewards.clone(),
                     gspo: job.gspo.clone(),
                     lora: job.lora.clone(),

@@ -46,8 +46,11 @@ impl Trainer {
 
     pub(super) fn roll_out(&self, lora: &Lora, input: &StepInput<'_>) -> Result<Drawn<'_>, StepError> {
         let group = self.plan.gspo.group_size;
-        let questions: Vec<&Prepared> =
-            input.rows.iter().map(|row| self.question(*row)).collect::<Result<_, _>>()?;
+        let questions: Vec<&Prepared> = input
+            .rows
+            .iter()
+            .map(|row| self.question(*row))
+            .collect::<Result<_, _>>()?;
         let requests: Vec<Request<'_>> = questions
             .iter()
             .map(|q| Request {
@@ -57,8 +60,16 @@ impl Trainer {
                     .collect(),
             })
             .collect();
-        let completions = generate(&self.learner.decoder, Some(lora), &requests, &self.generate_config())?;
-        Ok(Drawn { questions, completions })
+        let completions = generate(
+            &self.learner.decoder,
+            Some(lora),
+            &requests,
+            &self.generate_config(),
+        )?;
+        Ok(Drawn {
+            questions,
+            completions,
+        })
     }
 
     pub(super) fn judge(&self, drawn: &Drawn<'_>) -> Result<Rollouts, StepError> {

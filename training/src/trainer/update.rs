@@ -148,7 +148,9 @@ impl Learner {
             updates.metrics.add(&loss.metrics);
             self.accumulate(&lora, rows, &micro, log_probs, &loss.gradient, &mut gradient);
         }
-        updates.metrics.add(&quiet_metrics(&config, &denominators, rows, part));
+        updates
+            .metrics
+            .add(&quiet_metrics(&config, &denominators, rows, part));
         if !value.is_finite() {
             return Err(StepError::NonFinite { what: "loss" });
         }
@@ -167,8 +169,7 @@ impl Learner {
         total: &mut [f32],
     ) {
         let sequences = sequences(rows, micro);
-        let surrogate =
-            log_probs.surrogate(&self.decoder, &sequences, by_log_prob, self.temperature);
+        let surrogate = log_probs.surrogate(&self.decoder, &sequences, by_log_prob, self.temperature);
         let gradients = lora.take_gradients(&mut surrogate.backward());
         let flat = gradients.0.values().flat_map(|t| &t.data);
         for (sum, g) in total.iter_mut().zip(flat) {
@@ -194,7 +195,13 @@ impl Learner {
     }
 
     fn forward(&self, lora: Option<&Lora>, rows: &[TrainRow<'_>], micro: &[usize]) -> LogProbs {
-        log_probs(&self.decoder, lora, &sequences(rows, micro), self.temperature, self.pad)
+        log_probs(
+            &self.decoder,
+            lora,
+            &sequences(rows, micro),
+            self.temperature,
+            self.pad,
+        )
     }
 
     /// Active rows of `part`, cut so that no padded micro-batch is larger than the limit.
@@ -231,7 +238,10 @@ impl Learner {
 impl Updates {
     fn add_sampling_ratios(&mut self, old: &[f64], sampled: &[f32]) {
         self.ratio_tokens += old.len();
-        let ratios = old.iter().zip(sampled).map(|(old, s)| (old - f64::from(*s)).clamp(-20.0, 20.0).exp());
+        let ratios = old
+            .iter()
+            .zip(sampled)
+            .map(|(old, s)| (old - f64::from(*s)).clamp(-20.0, 20.0).exp());
         self.ratio_sum += ratios.sum::<f64>();
     }
 }

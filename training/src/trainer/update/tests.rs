@@ -13,7 +13,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(path)
 }
 
 struct Step {
@@ -37,7 +39,10 @@ impl Step {
         let file = SafeTensors::deserialize(&self.bytes).unwrap();
         let view = file.tensor(&format!("{}.{part}", self.name)).unwrap();
         let width = *view.shape().last().unwrap();
-        (width, view.data().as_chunks().0.iter().map(|b| from(*b)).collect())
+        (
+            width,
+            view.data().as_chunks().0.iter().map(|b| from(*b)).collect(),
+        )
     }
 
     /// The unmasked tokens of each row.
@@ -45,7 +50,11 @@ impl Step {
         let (width, ids) = self.words(&format!("{part}_ids"), u32::from_le_bytes);
         let (_, mask) = self.words(&format!("{part}_mask"), u32::from_le_bytes);
         let row = |(ids, mask): (&[u32], &[u32])| {
-            ids.iter().zip(mask).filter(|(_, m)| **m == 1).map(|(id, _)| *id).collect()
+            ids.iter()
+                .zip(mask)
+                .filter(|(_, m)| **m == 1)
+                .map(|(id, _)| *id)
+                .collect()
         };
         ids.chunks(width).zip(mask.chunks(width)).map(row).collect()
     }
@@ -84,7 +93,11 @@ impl Step {
     }
 }
 
-fn train_rows<'a>(prompts: &'a [Vec<u32>], completions: &'a [Vec<u32>], advantages: &[f64]) -> Vec<TrainRow<'a>> {
+fn train_rows<'a>(
+    prompts: &'a [Vec<u32>],
+    completions: &'a [Vec<u32>],
+    advantages: &[f64],
+) -> Vec<TrainRow<'a>> {
     prompts
         .iter()
         .zip(completions)
@@ -111,16 +124,31 @@ fn assert_run(name: &'static str, limits: Limits) {
     }
     let mut learner = step.learner(4);
     learner.limits = limits;
-    let updates = learner.update(&train_rows(&prompts, &completions, &a.values), [0, 0]).unwrap();
+    let updates = learner
+        .update(&train_rows(&prompts, &completions, &a.values), [0, 0])
+        .unwrap();
     assert_eq!(updates.each.len(), 4);
     for (i, update) in updates.each.iter().enumerate() {
         let loss = step.case["losses_f64"][i].as_f64().unwrap();
         let norm = step.case["grad_norms_before_clip"][i].as_f64().unwrap();
         // The reference's own f32 against f64: 1e-6 of loss.
-        assert!((update.loss - loss).abs() < 5e-6, "{name} loss {i}: {} {loss}", update.loss);
-        assert!((update.grad_norm / norm - 1.0).abs() < 2e-4, "{name} norm {i}: {} {norm}", update.grad_norm);
+        assert!(
+            (update.loss - loss).abs() < 5e-6,
+            "{name} loss {i}: {} {loss}",
+            update.loss
+        );
+        assert!(
+            (update.grad_norm / norm - 1.0).abs() < 2e-4,
+            "{name} norm {i}: {} {norm}",
+            update.grad_norm
+        );
     }
-    let kl: f64 = step.case["kl"].as_array().unwrap().iter().map(|k| k.as_f64().unwrap()).sum();
+    let kl: f64 = step.case["kl"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|k| k.as_f64().unwrap())
+        .sum();
     assert!((updates.metrics.kl() * 4.0 - kl).abs() < 1e-4 * kl.max(1.0));
     let mut worst = 0f32;
     for (tensor, values) in learner.adapter().0 {
@@ -143,7 +171,10 @@ fn four_updates_equal_pytorch() {
 
 #[test]
 fn micro_batches_change_nothing_that_matters() {
-    let limits = Limits { micro_batch_tokens: 40, ..Limits::default() };
+    let limits = Limits {
+        micro_batch_tokens: 40,
+        ..Limits::default()
+    };
     assert_run("gspo_kl_bias", limits);
 }
 
@@ -154,7 +185,9 @@ fn the_first_gradient_equals_pytorch() {
     let (_, advantages) = step.words("advantages", f32::from_le_bytes);
     let advantages: Vec<f64> = advantages.iter().map(|a| f64::from(*a)).collect();
     let mut learner = step.learner(1);
-    learner.update(&train_rows(&prompts, &completions, &advantages), [0, 0]).unwrap();
+    learner
+        .update(&train_rows(&prompts, &completions, &advantages), [0, 0])
+        .unwrap();
     // After one update m = (1 − β₁) times the clipped gradient.
     let norm = step.case["grad_norms_before_clip"][0].as_f64().unwrap();
     let clip = 1.0 / (norm + 1e-6);
@@ -166,7 +199,10 @@ fn the_first_gradient_equals_pytorch() {
         let scale = want.iter().map(|w| w.abs()).fold(0.0, f32::max);
         for (got, want) in values.data.iter().zip(&want) {
             let got = f64::from(*got) / (0.1 * clip);
-            assert!((got - f64::from(*want)).abs() < 2e-4 * f64::from(scale), "{tensor}: {got} {want}");
+            assert!(
+                (got - f64::from(*want)).abs() < 2e-4 * f64::from(scale),
+                "{tensor}: {got} {want}"
+            );
         }
     }
 }
@@ -179,6 +215,10 @@ fn a_non_finite_gradient_changes_nothing() {
     let before = (learner.flat.clone(), learner.optimizer.clone());
     let mut advantages = vec![1.0; prompts.len()];
     advantages[3] = f64::INFINITY;
-    assert!(learner.update(&train_rows(&prompts, &completions, &advantages), [0, 0]).is_err());
+    assert!(
+        learner
+            .update(&train_rows(&prompts, &completions, &advantages), [0, 0])
+            .is_err()
+    );
     assert_eq!(before, (learner.flat.clone(), learner.optimizer.clone()));
 }
