@@ -1,5 +1,7 @@
 //! The program as its users meet it: real processes, one test binary.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
 mod network;
 mod support;
 mod training;

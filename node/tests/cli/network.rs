@@ -155,6 +155,30 @@ fn nodes_meet_through_the_bootstrap_node_alone() {
 }
 
 #[test]
+fn a_killed_node_comes_back_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let genesis = genesis(dir.path(), "lab");
+    let hub = Node::start(&init(dir.path(), "hub", &genesis), &["--role", "bootstrap"]);
+    let join = hub.address();
+    let a = Node::start(&init(dir.path(), "a", &genesis), &["--bootstrap", &join]);
+    let home = init(dir.path(), "b", &genesis);
+    let b = Node::start(&home, &["--bootstrap", &join]);
+    let (peer, before) = (b.peer(), b.address());
+    a.wait(|a| a.standing(&peer).as_deref() == Some("member"), "a to know b");
+    drop(b); // SIGKILL: the lock is free, api.json stays
+    let words = failure(&home, &["status"], 3);
+    assert!(words.contains("no node is running"), "{words}");
+    a.wait(|a| a.standing(&peer).is_none(), "a to miss b");
+    let b = Node::start(&home, &["--bootstrap", &join]);
+    assert_eq!(b.peer(), peer);
+    assert_ne!(b.address(), before);
+    a.wait(
+        |a| a.standing(&peer).as_deref() == Some("member"),
+        "a to know b again",
+    );
+}
+
+#[test]
 fn another_network_is_refused_on_both_sides() {
     let dir = tempfile::tempdir().unwrap();
     let hub = Node::start(
