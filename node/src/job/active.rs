@@ -52,7 +52,11 @@ pub(crate) struct Active {
 
 impl Active {
     pub(crate) fn new(id: CidBytes, body: JobBody, genesis: Hash32) -> Self {
-        let names = Names { genesis, job: id.clone(), spec: (*body.spec).clone() };
+        let names = Names {
+            genesis,
+            job: id.clone(),
+            spec: (*body.spec).clone(),
+        };
         Self {
             id,
             body,
@@ -87,7 +91,11 @@ impl Active {
     /// The state of the last close.
     pub(crate) fn last_held(&self) -> Option<Held> {
         let (close, _, _) = self.last_close.as_ref()?;
-        Some(Held { closed: close.round.0 + 1, state: close.state, checkpoint: close.checkpoint.clone() })
+        Some(Held {
+            closed: close.round.0 + 1,
+            state: close.state,
+            checkpoint: close.checkpoint.clone(),
+        })
     }
 
     /// Elements of the adapter, once it is known.
@@ -97,7 +105,11 @@ impl Active {
 
     pub(crate) fn remember_roster(&mut self, hash: Hash32, roster: Roster) {
         if self.rosters.len() >= MAX_REMEMBERED
-            && let Some(oldest) = self.rosters.iter().min_by_key(|(_, r)| (r.round, r.attempt)).map(|(h, _)| *h)
+            && let Some(oldest) = self
+                .rosters
+                .iter()
+                .min_by_key(|(_, r)| (r.round, r.attempt))
+                .map(|(h, _)| *h)
         {
             self.rosters.remove(&oldest);
         }
@@ -109,7 +121,11 @@ impl Active {
 
     pub(crate) fn remember_manifest(&mut self, hash: Hash32, manifest: Manifest) {
         if self.manifests.len() >= MAX_REMEMBERED
-            && let Some(oldest) = self.manifests.iter().min_by_key(|(_, m)| (m.round, m.view)).map(|(h, _)| *h)
+            && let Some(oldest) = self
+                .manifests
+                .iter()
+                .min_by_key(|(_, m)| (m.round, m.view))
+                .map(|(h, _)| *h)
         {
             self.manifests.remove(&oldest);
         }
@@ -119,12 +135,14 @@ impl Active {
     pub(crate) fn remember_close(&mut self, close: &Close, signers: Vec<PeerBytes>) {
         let text = |peers: &[PeerBytes]| peers.iter().map(ToString::to_string).collect::<Vec<_>>();
         let manifest = self.manifests.get(&close.manifest);
-        let members: Vec<PeerBytes> =
-            manifest.map(|m| m.entries.iter().map(|e| e.member.clone()).collect()).unwrap_or_default();
+        let members: Vec<PeerBytes> = manifest
+            .map(|m| m.entries.iter().map(|e| e.member.clone()).collect())
+            .unwrap_or_default();
         let left_out: Vec<Value> = manifest
             .map(|m| {
                 let out = m.left_out.iter();
-                out.map(|l| json!({ "member": l.member.to_string(), "reason": l.reason.explain() })).collect()
+                out.map(|l| json!({ "member": l.member.to_string(), "reason": l.reason.explain() }))
+                    .collect()
             })
             .unwrap_or_default();
         self.events.push(
@@ -145,7 +163,11 @@ impl Active {
     /// A member has no say on its own job's quality. Which other signers are validators is not decided until the ledger
     /// exists: who signed is shown beside what was found.
     pub(crate) fn remember_report(&mut self, report: &Report, signer: &PeerBytes) {
-        if self.rosters.values().any(|r| r.members.iter().any(|m| m.peer == *signer)) {
+        if self
+            .rosters
+            .values()
+            .any(|r| r.members.iter().any(|m| m.peer == *signer))
+        {
             return;
         }
         let (subject, member) = match &report.subject {
@@ -185,16 +207,26 @@ impl Active {
 
     /// Says what the machines are doing, when it has changed.
     pub(crate) fn tell_doing(&mut self) {
-        let member = self.member.as_ref().map(|m| (format!("{:?}", m.doing()).to_lowercase(), m.round().0));
-        let orchestrator =
-            self.orchestrator.as_ref().map(|o| (format!("{:?}", o.doing()).to_lowercase(), o.held().closed));
+        let member = self
+            .member
+            .as_ref()
+            .map(|m| (format!("{:?}", m.doing()).to_lowercase(), m.round().0));
+        let orchestrator = self
+            .orchestrator
+            .as_ref()
+            .map(|o| (format!("{:?}", o.doing()).to_lowercase(), o.held().closed));
         for (role, now) in [("worker", member), ("orchestrator", orchestrator)] {
             let Some((doing, round)) = now else { continue };
-            let last = if role == "worker" { &mut self.doing.0 } else { &mut self.doing.1 };
+            let last = if role == "worker" {
+                &mut self.doing.0
+            } else {
+                &mut self.doing.1
+            };
             let key = format!("{doing} {round}");
             if *last != key {
                 *last = key;
-                self.events.push("doing", json!({ "role": role, "doing": doing, "round": round }));
+                self.events
+                    .push("doing", json!({ "role": role, "doing": doing, "round": round }));
             }
         }
     }
@@ -202,7 +234,10 @@ impl Active {
     /// What `job show` prints.
     pub(crate) fn summary(&self) -> Value {
         let spec = &self.body.spec;
-        let rounds = self.orchestrator.as_ref().map_or(spec.schedule.rounds, Orchestrator::rounds);
+        let rounds = self
+            .orchestrator
+            .as_ref()
+            .map_or(spec.schedule.rounds, Orchestrator::rounds);
         let close = self.last_close.as_ref();
         let closed = close.map_or(0, |(c, _, _)| c.round.0 + 1);
         let doing = match &self.standing {

@@ -6,8 +6,8 @@ use crate::counter::{Counter, CounterError};
 use crate::identity::NodeIdentity;
 use gym_protocol::cbor;
 use gym_protocol::delta::{
-    Attestation, AuthBody, Compression, DeltaDecodeError, DeltaEncodeError, Expected, Limits, Metadata, Timestamp,
-    RawTensor, TimestampError, ValueError, Trailers, decode, encode_as_given, encode_file,
+    Attestation, AuthBody, Compression, DeltaDecodeError, DeltaEncodeError, Expected, Limits, Metadata,
+    RawTensor, Timestamp, TimestampError, Trailers, ValueError, decode, encode_as_given, encode_file,
 };
 use gym_protocol::ids::{Hash32, PeerBytes, Round};
 use gym_protocol::member::DeltaFacts;
@@ -100,14 +100,24 @@ pub(crate) fn build(
     {
         *first = f32::NAN;
     }
-    let raw = tensors.0.iter().map(|(name, t)| (name.clone(), RawTensor::from(t))).collect();
+    let raw = tensors
+        .0
+        .iter()
+        .map(|(name, t)| (name.clone(), RawTensor::from(t)))
+        .collect();
     let signer = Signer(identity);
-    let trailers = Trailers { metadata: Some(&metadata), auth: Some((&auth, &signer)) };
+    let trailers = Trailers {
+        metadata: Some(&metadata),
+        auth: Some((&auth, &signer)),
+    };
     let delta = match values {
         Values::Checked => encode_file(&raw, trailers, Compression::ShuffleLz4),
         Values::WithNan => encode_as_given(&raw, trailers, Compression::ShuffleLz4),
     }?;
-    Ok(Files::from([(DELTA.to_owned(), delta), (ROLLOUTS.to_owned(), draft.trained.rollouts.clone())]))
+    Ok(Files::from([
+        (DELTA.to_owned(), delta),
+        (ROLLOUTS.to_owned(), draft.trained.rollouts.clone()),
+    ]))
 }
 
 /// Which delta is awaited.
@@ -123,8 +133,13 @@ pub(crate) struct Awaited {
 
 /// A delta file's form: layout, signatures, round, parent, finite values. The reason, and more for the log, when it does
 /// not hold.
-pub(crate) fn check(bytes: &[u8], awaited: &Awaited, keys: &KnownKeys) -> Result<DeltaFacts, (Reason, String)> {
-    let delta = decode(bytes, &Limits::for_f32(awaited.elements)).map_err(|e| (reason_of(&e), e.to_string()))?;
+pub(crate) fn check(
+    bytes: &[u8],
+    awaited: &Awaited,
+    keys: &KnownKeys,
+) -> Result<DeltaFacts, (Reason, String)> {
+    let delta =
+        decode(bytes, &Limits::for_f32(awaited.elements)).map_err(|e| (reason_of(&e), e.to_string()))?;
     let expected = Expected {
         peer: &awaited.member,
         job: &awaited.names.job,
@@ -134,11 +149,19 @@ pub(crate) fn check(bytes: &[u8], awaited: &Awaited, keys: &KnownKeys) -> Result
         now: i64::try_from(crate::identity::unix_now()).unwrap_or(i64::MAX),
         clock_skew: 120,
     };
-    delta.verify(&expected, keys).map_err(|e| (Reason::Malformed, e.to_string()))?;
+    delta
+        .verify(&expected, keys)
+        .map_err(|e| (Reason::Malformed, e.to_string()))?;
     let samples = delta.metadata.as_ref().and_then(|m| m.samples).unwrap_or(0);
-    let set = delta.tensor_set().map_err(|e| (Reason::Malformed, e.to_string()))?;
+    let set = delta
+        .tensor_set()
+        .map_err(|e| (Reason::Malformed, e.to_string()))?;
     if set.elements() != awaited.elements {
-        let why = format!("{} elements where the adapter has {}", set.elements(), awaited.elements);
+        let why = format!(
+            "{} elements where the adapter has {}",
+            set.elements(),
+            awaited.elements
+        );
         return Err((Reason::Malformed, why));
     }
     Ok(DeltaFacts {
@@ -151,7 +174,17 @@ pub(crate) fn check(bytes: &[u8], awaited: &Awaited, keys: &KnownKeys) -> Result
 }
 
 fn reason_of(e: &DeltaDecodeError) -> Reason {
-    if matches!(e, DeltaDecodeError::Value { source: ValueError::NotFinite { .. }, .. }) { Reason::NotFinite } else { Reason::Malformed }
+    if matches!(
+        e,
+        DeltaDecodeError::Value {
+            source: ValueError::NotFinite { .. },
+            ..
+        }
+    ) {
+        Reason::NotFinite
+    } else {
+        Reason::Malformed
+    }
 }
 
 /// 32 bytes nobody can guess.

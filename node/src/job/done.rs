@@ -36,17 +36,37 @@ pub(crate) enum Done {
         answer: tokio::sync::oneshot::Sender<Result<CidBytes, String>>,
     },
     /// A peer answered a sync question.
-    Synced { job: Option<CidBytes>, peer: PeerBytes, envelopes: Vec<Vec<u8>>, known: Vec<MessageId> },
+    Synced {
+        job: Option<CidBytes>,
+        peer: PeerBytes,
+        envelopes: Vec<Vec<u8>>,
+        known: Vec<MessageId>,
+    },
     /// Model and questions are on disk, or why not.
-    Files { job: CidBytes, result: Result<JobFiles, String> },
+    Files {
+        job: CidBytes,
+        result: Result<JobFiles, String>,
+    },
     /// The trainer thread says something.
     Trainer(Box<Report>),
     /// Checkpoint 0 is written and added.
-    Zero { job: CidBytes, result: Result<(Arc<ModelState>, Held), String> },
+    Zero {
+        job: CidBytes,
+        result: Result<(Arc<ModelState>, Held), String>,
+    },
     /// A state was fetched and checked.
-    State { job: CidBytes, held: Held, purpose: Purpose, result: Result<Arc<ModelState>, String> },
+    State {
+        job: CidBytes,
+        held: Held,
+        purpose: Purpose,
+        result: Result<Arc<ModelState>, String>,
+    },
     /// A commit is encoded, signed and added.
-    Commit { job: CidBytes, roster: Hash32, result: Result<(CidBytes, Files), String> },
+    Commit {
+        job: CidBytes,
+        roster: Hash32,
+        result: Result<(CidBytes, Files), String>,
+    },
     /// A replica was checked.
     Replica {
         job: CidBytes,
@@ -65,9 +85,19 @@ pub(crate) enum Done {
         outcome: Result<DeltaFacts, (Reason, String)>,
     },
     /// A delta that a validator wanted, with the state it starts from.
-    Validated { job: CidBytes, round: Round, entry: Entry, state: Arc<ModelState>, delta: Result<Vec<f32>, String> },
+    Validated {
+        job: CidBytes,
+        round: Round,
+        entry: Entry,
+        state: Arc<ModelState>,
+        delta: Result<Vec<f32>, String>,
+    },
     /// The outer step is taken and its checkpoint added.
-    Applied { job: CidBytes, manifest: Hash32, result: Result<(Arc<ModelState>, CidBytes), String> },
+    Applied {
+        job: CidBytes,
+        manifest: Hash32,
+        result: Result<(Arc<ModelState>, CidBytes), String>,
+    },
     /// A peer takes no frames.
     LinkDown(PeerBytes),
 }
@@ -76,35 +106,88 @@ impl Service {
     pub(crate) fn on_done(&mut self, done: Done) {
         match done {
             Done::Submitted { body, answer } => self.on_submitted(*body, answer),
-            Done::Synced { job, peer, envelopes, known } => {
+            Done::Synced {
+                job,
+                peer,
+                envelopes,
+                known,
+            } => {
                 self.on_synced(job.as_ref(), &peer, &envelopes, known);
             }
             Done::Files { job, result } => self.on_files(&job, result),
             Done::Trainer(report) => self.on_trainer(*report),
             Done::Zero { job, result } => self.on_zero(&job, result),
-            Done::State { job, held, purpose: Purpose::Member, result } => {
+            Done::State {
+                job,
+                held,
+                purpose: Purpose::Member,
+                result,
+            } => {
                 self.on_state(&job, held, result);
             }
-            Done::State { job, held, purpose, result } => {
+            Done::State {
+                job,
+                held,
+                purpose,
+                result,
+            } => {
                 self.on_state_for_validator(&job, &held, purpose, result);
             }
             Done::Commit { job, roster, result } => self.on_commit(&job, roster, result),
-            Done::Replica { job, from, roster, salt, cid, outcome } => {
+            Done::Replica {
+                job,
+                from,
+                roster,
+                salt,
+                cid,
+                outcome,
+            } => {
                 let outcome = outcome.map_err(|(reason, why)| {
                     tracing::warn!(peer = %from, "its delta is refused: {why}");
                     reason
                 });
-                self.to_member(&job, member::Event::Replica { from, roster, salt, cid, outcome });
+                self.to_member(
+                    &job,
+                    member::Event::Replica {
+                        from,
+                        roster,
+                        salt,
+                        cid,
+                        outcome,
+                    },
+                );
             }
-            Done::Delta { job, roster, member, cid, outcome } => {
+            Done::Delta {
+                job,
+                roster,
+                member,
+                cid,
+                outcome,
+            } => {
                 let outcome = outcome.map_err(|(reason, why)| {
                     tracing::warn!(peer = %member, "its delta is left out: {why}");
                     reason
                 });
-                self.to_orchestrator(&job, orchestrator::Event::DeltaChecked { roster, member, cid, outcome });
+                self.to_orchestrator(
+                    &job,
+                    orchestrator::Event::DeltaChecked {
+                        roster,
+                        member,
+                        cid,
+                        outcome,
+                    },
+                );
             }
-            Done::Validated { job, round, entry, state, delta } => {
-                let Some(validator) = self.jobs.get_mut(&job).and_then(|j| j.validator.as_mut()) else { return };
+            Done::Validated {
+                job,
+                round,
+                entry,
+                state,
+                delta,
+            } => {
+                let Some(validator) = self.jobs.get_mut(&job).and_then(|j| j.validator.as_mut()) else {
+                    return;
+                };
                 let wish = match delta {
                     Ok(delta) => validator.on_delta(round, entry, &state, &delta),
                     Err(why) => {
@@ -115,7 +198,11 @@ impl Service {
                 };
                 self.grant(&job, wish);
             }
-            Done::Applied { job, manifest, result } => self.on_applied(&job, manifest, result),
+            Done::Applied {
+                job,
+                manifest,
+                result,
+            } => self.on_applied(&job, manifest, result),
             Done::LinkDown(peer) => self.tell_members(&member::Event::PeerLost(peer)),
         }
     }
@@ -123,24 +210,55 @@ impl Service {
     fn on_trainer(&mut self, report: Report) {
         match report {
             Report::Loaded { job, adapter } => self.on_loaded(&job, adapter),
-            Report::Step { job, round, step, metrics } => {
+            Report::Step {
+                job,
+                round,
+                step,
+                metrics,
+            } => {
                 let Some(active) = self.jobs.get(&job) else { return };
                 let steps = active.body.spec.schedule.aggregate_interval;
                 let event = json!({ "round": round, "step": step, "steps": steps, "metrics": metrics });
                 active.events.push("step", event);
             }
-            Report::Trained { job, roster, delta, trained } => {
-                let Some(active) = self.jobs.get_mut(&job) else { return };
+            Report::Trained {
+                job,
+                roster,
+                delta,
+                trained,
+            } => {
+                let Some(active) = self.jobs.get_mut(&job) else {
+                    return;
+                };
                 let samples = trained.samples;
                 active.trained = trained;
-                self.to_member(&job, member::Event::Trained { roster, delta, samples });
+                self.to_member(
+                    &job,
+                    member::Event::Trained {
+                        roster,
+                        delta,
+                        samples,
+                    },
+                );
             }
-            Report::Evaluated { job, tag, correct, questions } => {
+            Report::Evaluated {
+                job,
+                tag,
+                correct,
+                questions,
+            } => {
                 let validator = self.jobs.get_mut(&job).and_then(|j| j.validator.as_mut());
-                let wishes = validator.map(|v| v.on_evaluated(tag, correct, questions)).unwrap_or_default();
+                let wishes = validator
+                    .map(|v| v.on_evaluated(tag, correct, questions))
+                    .unwrap_or_default();
                 self.grant(&job, wishes);
             }
-            Report::Failed { job, roster, tag, why } => self.on_trainer_failed(&job, roster, tag, why),
+            Report::Failed {
+                job,
+                roster,
+                tag,
+                why,
+            } => self.on_trainer_failed(&job, roster, tag, why),
         }
     }
 
@@ -168,7 +286,11 @@ impl Service {
                 Err(e) => Err(e.to_string()),
             };
             let result = result.map(|(state, checkpoint)| {
-                let held = Held { closed: 0, state: state.hash, checkpoint };
+                let held = Held {
+                    closed: 0,
+                    state: state.hash,
+                    checkpoint,
+                };
                 (state, held)
             });
             Done::Zero { job, result }

@@ -23,7 +23,10 @@ pub(crate) struct KnownKeys {
 impl KnownKeys {
     pub(crate) fn new(own: &NodeIdentity) -> Self {
         let keys = BTreeMap::from([(own.peer(), own.record().keys().clone())]);
-        Self { genesis: own.genesis().0, keys: Arc::new(RwLock::new(keys)) }
+        Self {
+            genesis: own.genesis().0,
+            keys: Arc::new(RwLock::new(keys)),
+        }
     }
 
     /// Remembers a peer's verified identity.
@@ -33,7 +36,6 @@ impl KnownKeys {
             keys.insert(peer.clone(), identity.keys().clone());
         }
     }
-
 }
 
 impl Verifier for KnownKeys {
@@ -52,20 +54,31 @@ impl Verifier for KnownKeys {
         let Some(mldsa) = mldsa else { return Ok(()) };
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         let keys = keys.get(sender).ok_or(VerifyError::UnknownSender)?;
-        let signatures = Signatures { ed25519, mldsa: mldsa.to_vec() };
-        keys.verify_both(domain, &self.genesis, body, &signatures).map_err(|_| bad("ML-DSA-87"))
+        let signatures = Signatures {
+            ed25519,
+            mldsa: mldsa.to_vec(),
+        };
+        keys.verify_both(domain, &self.genesis, body, &signatures)
+            .map_err(|_| bad("ML-DSA-87"))
     }
 }
 
 /// Signs a body as its kind asks and wraps it as if it had come in.
-pub(crate) fn sign(identity: &NodeIdentity, body: Body, nested: Vec<Verified>) -> Result<Verified, CborError> {
+pub(crate) fn sign(
+    identity: &NodeIdentity,
+    body: Body,
+    nested: Vec<Verified>,
+) -> Result<Verified, CborError> {
     let encoded = body.encode()?;
     let (domain, genesis) = (body.kind().domain(), identity.genesis().0);
     let (ed25519, mldsa) = if body.kind().signed_by_both() {
         let both = identity.keys().sign_both(domain, &genesis, &encoded);
         (both.ed25519.to_vec(), both.mldsa)
     } else {
-        (identity.keys().sign_ed25519(domain, &genesis, &encoded).to_vec(), Vec::new())
+        (
+            identity.keys().sign_ed25519(domain, &genesis, &encoded).to_vec(),
+            Vec::new(),
+        )
     };
     Verified::own(identity.peer(), body, encoded, ed25519, mldsa, nested)
 }

@@ -27,7 +27,10 @@ struct Inner {
 
 impl Default for Events {
     fn default() -> Self {
-        Self { inner: Arc::default(), news: watch::Sender::new(0) }
+        Self {
+            inner: Arc::default(),
+            news: watch::Sender::new(0),
+        }
     }
 }
 
@@ -97,7 +100,10 @@ mod tests {
         assert_eq!(first["events"].as_array().unwrap().len(), 2);
         assert_eq!(first["next"], 2);
         let none = events.after(2, Duration::from_millis(5)).await;
-        assert_eq!((none["events"].as_array().unwrap().len(), none["ended"].as_bool()), (0, Some(false)));
+        assert_eq!(
+            (none["events"].as_array().unwrap().len(), none["ended"].as_bool()),
+            (0, Some(false))
+        );
         events.end();
         assert_eq!(events.after(2, Duration::from_secs(5)).await["ended"], true);
     }

@@ -59,7 +59,10 @@ impl FromStr for Fault {
         let fail = || FaultError(text.to_owned());
         let (name, round) = text.split_once('@').ok_or_else(fail)?;
         let (_, kind) = NAMES.iter().find(|(n, _)| *n == name).ok_or_else(fail)?;
-        Ok(Self { kind: *kind, round: round.parse().map_err(|_| fail())? })
+        Ok(Self {
+            kind: *kind,
+            round: round.parse().map_err(|_| fail())?,
+        })
     }
 }
 
@@ -89,8 +92,17 @@ mod tests {
     #[test]
     fn faults_parse_and_explain_themselves() {
         let fault: Fault = "bad-tag@3".parse().unwrap();
-        assert_eq!(fault, Fault { kind: FaultKind::BadTag, round: 3 });
+        assert_eq!(
+            fault,
+            Fault {
+                kind: FaultKind::BadTag,
+                round: 3
+            }
+        );
         let message = "bad@3".parse::<Fault>().unwrap_err().to_string();
-        assert!(message.contains("bad-tag") && message.contains("KIND@ROUND"), "{message}");
+        assert!(
+            message.contains("bad-tag") && message.contains("KIND@ROUND"),
+            "{message}"
+        );
     }
 }

@@ -37,12 +37,24 @@ async fn materialise(
         return Ok(());
     }
     let root = cid.to_cid().map_err(|e| format!("{cid} is no CID: {e}"))?;
-    let request = FetchRequest { root, providers, deadline, pin: Pin::Named("job".into()) };
-    content.fetch_dag(request).finish().await.map_err(|e| e.to_string())?;
+    let request = FetchRequest {
+        root,
+        providers,
+        deadline,
+        pin: Pin::Named("job".into()),
+    };
+    content
+        .fetch_dag(request)
+        .finish()
+        .await
+        .map_err(|e| e.to_string())?;
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("cannot create {}: {e}", parent.display()))?;
     }
-    match content.export(ContentPath::from(root), target.to_path_buf(), Limits::default()).await {
+    match content
+        .export(ContentPath::from(root), target.to_path_buf(), Limits::default())
+        .await
+    {
         Ok(_) => Ok(()),
         // Somebody else wrote the same content meanwhile.
         Err(_) if target.exists() => Ok(()),
@@ -59,7 +71,11 @@ impl Service {
     /// Everyone who may have a job's content: its orchestrator and who is connected.
     fn providers(&self, id: &CidBytes) -> Vec<PeerId> {
         let orchestrator = self.jobs.get(id).map(|j| j.body.orchestrator.clone());
-        orchestrator.iter().chain(&self.connected).filter_map(peer_id).collect()
+        orchestrator
+            .iter()
+            .chain(&self.connected)
+            .filter_map(peer_id)
+            .collect()
     }
 
     /// Fetches model and questions.
@@ -79,11 +95,19 @@ impl Service {
         let (content, providers, job) = (self.tools.content.clone(), self.providers(id), id.clone());
         self.tools.spawn(async move {
             for (cid, target) in wanted {
-                if let Err(why) = materialise(&content, &cid, providers.clone(), MODEL_DEADLINE, &target).await {
-                    return Done::Files { job, result: Err(format!("{cid}: {why}")) };
+                if let Err(why) =
+                    materialise(&content, &cid, providers.clone(), MODEL_DEADLINE, &target).await
+                {
+                    return Done::Files {
+                        job,
+                        result: Err(format!("{cid}: {why}")),
+                    };
                 }
             }
-            Done::Files { job, result: Ok(files) }
+            Done::Files {
+                job,
+                result: Ok(files),
+            }
         });
     }
 
@@ -94,7 +118,11 @@ impl Service {
             Ok(files) => {
                 job.files = Some(files.clone());
                 let spec = job.body.spec.clone();
-                if !self.tools.trainer.ask(Task::Load { job: id.clone(), spec, files }) {
+                if !self.tools.trainer.ask(Task::Load {
+                    job: id.clone(),
+                    spec,
+                    files,
+                }) {
                     self.cannot_start(id, "the trainer thread is busy or has stopped; restart the node");
                 }
             }
@@ -105,17 +133,38 @@ impl Service {
     /// Fetches a checkpoint and checks its state hash.
     pub(crate) fn fetch_state(&mut self, id: &CidBytes, held: Held, purpose: Purpose) {
         let Some(job) = self.jobs.get(id) else { return };
-        let known = [job.model.as_ref(), job.tentative.as_ref(), job.zero_state.as_ref()];
-        if let Some(state) = known.into_iter().flatten().find(|m| m.hash == held.state).cloned() {
+        let known = [
+            job.model.as_ref(),
+            job.tentative.as_ref(),
+            job.zero_state.as_ref(),
+        ];
+        if let Some(state) = known
+            .into_iter()
+            .flatten()
+            .find(|m| m.hash == held.state)
+            .cloned()
+        {
             let job = id.clone();
-            self.tools.spawn(async move { Done::State { job, held, purpose, result: Ok(state) } });
+            self.tools.spawn(async move {
+                Done::State {
+                    job,
+                    held,
+                    purpose,
+                    result: Ok(state),
+                }
+            });
             return;
         }
         let (content, names, job) = (self.tools.content.clone(), job.names.clone(), id.clone());
         let (providers, target) = (self.providers(id), self.cache(&held.checkpoint));
         self.tools.spawn(async move {
             let result = read_state(&content, &names, &held, providers, &target).await;
-            Done::State { job, held, purpose, result }
+            Done::State {
+                job,
+                held,
+                purpose,
+                result,
+            }
         });
     }
 
@@ -125,7 +174,12 @@ impl Service {
         let Ok(root) = cid.to_cid() else { return };
         tokio::spawn(async move {
             let pin = Pin::Named("checkpoint".into());
-            let request = FetchRequest { root, providers, deadline: ROUND_DEADLINE, pin };
+            let request = FetchRequest {
+                root,
+                providers,
+                deadline: ROUND_DEADLINE,
+                pin,
+            };
             let kept = content.fetch_dag(request).finish().await;
             if let Err(e) = kept {
                 tracing::warn!("the checkpoint {root} is not kept here: {e}");
@@ -147,9 +201,21 @@ impl Service {
         let providers: Vec<PeerId> = from.iter().filter_map(peer_id).collect();
         async move {
             let root = cid.to_cid().map_err(|e| e.to_string())?;
-            let request = FetchRequest { root, providers, deadline: ROUND_DEADLINE, pin: Pin::No };
-            content.fetch_dag(request).finish().await.map_err(|e| e.to_string())?;
-            content.cat(ContentPath::from(root).join(DELTA), MAX_DELTA).await.map_err(|e| e.to_string())
+            let request = FetchRequest {
+                root,
+                providers,
+                deadline: ROUND_DEADLINE,
+                pin: Pin::No,
+            };
+            content
+                .fetch_dag(request)
+                .finish()
+                .await
+                .map_err(|e| e.to_string())?;
+            content
+                .cat(ContentPath::from(root).join(DELTA), MAX_DELTA)
+                .await
+                .map_err(|e| e.to_string())
         }
     }
 
@@ -157,19 +223,41 @@ impl Service {
     pub(crate) fn check_replica(&mut self, id: &CidBytes, from: PeerBytes, round: u64, replica: Replica) {
         let Some(job) = self.jobs.get(id) else { return };
         let parent = job.rosters.get(&replica.roster).map(|r| r.parent);
-        let (Some(elements), Some(parent)) = (job.elements(), parent) else { return };
-        let awaited =
-            Awaited { names: job.names.clone(), member: from.clone(), round: Round(round), parent, elements };
+        let (Some(elements), Some(parent)) = (job.elements(), parent) else {
+            return;
+        };
+        let awaited = Awaited {
+            names: job.names.clone(),
+            member: from.clone(),
+            round: Round(round),
+            parent,
+            elements,
+        };
         let (content, keys, job) = (self.tools.content.clone(), self.tools.keys.clone(), id.clone());
-        let Replica { roster, salt, cid, files } = replica;
+        let Replica {
+            roster,
+            salt,
+            cid,
+            files,
+        } = replica;
         self.tools.spawn(async move {
             let delta = files.get(DELTA).cloned().unwrap_or_default();
             let outcome = match content.add_map(files, Pin::No).await {
                 Ok(added) if CidBytes::from_cid(&added.cid) == cid => commit::check(&delta, &awaited, &keys),
-                Ok(added) => Err((Reason::FalseReveal, format!("its files are {}, not {cid}", added.cid))),
+                Ok(added) => Err((
+                    Reason::FalseReveal,
+                    format!("its files are {}, not {cid}", added.cid),
+                )),
                 Err(e) => Err((Reason::Unavailable, e.to_string())),
             };
-            Done::Replica { job, from, roster, salt, cid, outcome }
+            Done::Replica {
+                job,
+                from,
+                roster,
+                salt,
+                cid,
+                outcome,
+            }
         });
     }
 }
@@ -183,7 +271,8 @@ async fn read_state(
 ) -> Result<Arc<ModelState>, String> {
     materialise(content, &held.checkpoint, providers, ROUND_DEADLINE, target).await?;
     let (names, held, target) = (names.clone(), held.clone(), target.to_path_buf());
-    let read = tokio::task::spawn_blocking(move || ModelState::read(&names, held.closed, held.state, &target));
+    let read =
+        tokio::task::spawn_blocking(move || ModelState::read(&names, held.closed, held.state, &target));
     match read.await {
         Ok(Ok(state)) => Ok(Arc::new(state)),
         Ok(Err(e)) => Err(e.to_string()),

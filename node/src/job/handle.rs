@@ -17,11 +17,26 @@ const SUBMIT: Duration = Duration::from_secs(3600);
 /// What the API asks of the service.
 #[derive(Debug)]
 pub(crate) enum Call {
-    Submit { file: String, base: PathBuf, answer: oneshot::Sender<Result<CidBytes, String>> },
-    List { answer: oneshot::Sender<Value> },
-    Show { job: CidBytes, answer: oneshot::Sender<Option<Value>> },
-    Cancel { job: CidBytes, answer: oneshot::Sender<Result<(), String>> },
-    Events { job: CidBytes, answer: oneshot::Sender<Option<super::events::Events>> },
+    Submit {
+        file: String,
+        base: PathBuf,
+        answer: oneshot::Sender<Result<CidBytes, String>>,
+    },
+    List {
+        answer: oneshot::Sender<Value>,
+    },
+    Show {
+        job: CidBytes,
+        answer: oneshot::Sender<Option<Value>>,
+    },
+    Cancel {
+        job: CidBytes,
+        answer: oneshot::Sender<Result<(), String>>,
+    },
+    Events {
+        job: CidBytes,
+        answer: oneshot::Sender<Option<super::events::Events>>,
+    },
 }
 
 /// Asks the service; clones are not needed, the API shares one.
@@ -45,7 +60,9 @@ impl JobsHandle {
             self.calls.send(call(answer)).await.map_err(|_| stopped())?;
             answered.await.map_err(|_| stopped())
         };
-        let late = |_| ApiError::Unavailable("the node did not answer in time; it may be overloaded: try again".into());
+        let late = |_| {
+            ApiError::Unavailable("the node did not answer in time; it may be overloaded: try again".into())
+        };
         tokio::time::timeout(wait, exchange).await.map_err(late)?
     }
 }
@@ -55,7 +72,9 @@ fn stopped() -> ApiError {
 }
 
 fn parse(job: &str) -> Result<CidBytes, ApiError> {
-    let cid: cid::Cid = job.parse().map_err(|_| ApiError::BadRequest(format!("{job:?} is no job id (a CID)")))?;
+    let cid: cid::Cid = job
+        .parse()
+        .map_err(|_| ApiError::BadRequest(format!("{job:?} is no job id (a CID)")))?;
     Ok(CidBytes::from_cid(&cid))
 }
 
@@ -66,7 +85,9 @@ fn unknown(job: &str) -> ApiError {
 impl JobsApi for JobsHandle {
     fn submit(&self, file: String, base: PathBuf) -> Answer<'_> {
         Box::pin(async move {
-            let result = self.ask(SUBMIT, |answer| Call::Submit { file, base, answer }).await?;
+            let result = self
+                .ask(SUBMIT, |answer| Call::Submit { file, base, answer })
+                .await?;
             let job = result.map_err(ApiError::BadRequest)?;
             Ok(json!({ "job": job.to_string() }))
         })
@@ -79,14 +100,18 @@ impl JobsApi for JobsHandle {
     fn show(&self, job: String) -> Answer<'_> {
         Box::pin(async move {
             let id = parse(&job)?;
-            self.ask(TAKE_UP, |answer| Call::Show { job: id, answer }).await?.ok_or_else(|| unknown(&job))
+            self.ask(TAKE_UP, |answer| Call::Show { job: id, answer })
+                .await?
+                .ok_or_else(|| unknown(&job))
         })
     }
 
     fn cancel(&self, job: String) -> Answer<'_> {
         Box::pin(async move {
             let id = parse(&job)?;
-            let result = self.ask(TAKE_UP, |answer| Call::Cancel { job: id, answer }).await?;
+            let result = self
+                .ask(TAKE_UP, |answer| Call::Cancel { job: id, answer })
+                .await?;
             result.map_err(ApiError::BadRequest)?;
             Ok(json!({ "job": job, "cancelled": true }))
         })
@@ -95,7 +120,9 @@ impl JobsApi for JobsHandle {
     fn events(&self, job: String, after: u64, wait: Duration) -> Answer<'_> {
         Box::pin(async move {
             let id = parse(&job)?;
-            let events = self.ask(TAKE_UP, |answer| Call::Events { job: id, answer }).await?;
+            let events = self
+                .ask(TAKE_UP, |answer| Call::Events { job: id, answer })
+                .await?;
             Ok(events.ok_or_else(|| unknown(&job))?.after(after, wait).await)
         })
     }
@@ -124,9 +151,15 @@ impl Service {
     }
 
     fn cancel(&mut self, id: &CidBytes) -> Result<(), String> {
-        let job = self.jobs.get(id).ok_or("this node knows no such job; see `hanzod job list`")?;
+        let job = self
+            .jobs
+            .get(id)
+            .ok_or("this node knows no such job; see `hanzod job list`")?;
         if job.orchestrator.is_none() {
-            return Err(format!("the job belongs to {}: cancel it there", job.body.orchestrator));
+            return Err(format!(
+                "the job belongs to {}: cancel it there",
+                job.body.orchestrator
+            ));
         }
         if let Some((standing, _)) = &job.standing {
             return Err(format!("the job is over already: {standing:?}").to_lowercase());

@@ -36,12 +36,18 @@ impl Service {
                 self.tell_orchestrators(|| OrchestratorEvent::PeerLost(peer.clone()));
                 self.tell_members(&member::Event::PeerLost(peer));
             }
-            NetEvent::Gossip { source, bytes, id, .. } => {
+            NetEvent::Gossip {
+                source, bytes, id, ..
+            } => {
                 let acceptance = self.take(&source, &bytes);
                 self.tools.net.report_validation(id, acceptance).await;
             }
             NetEvent::SyncRequest { peer, bytes, reply } => self.answer(&peer, &bytes, reply),
-            NetEvent::Sealed { from, header, payload } => self.on_sealed(&from, *header, payload),
+            NetEvent::Sealed {
+                from,
+                header,
+                payload,
+            } => self.on_sealed(&from, *header, payload),
             NetEvent::LinkOffence { from, what } => {
                 let offence = offence_of(what);
                 tracing::warn!(peer = %from, "{what}");
@@ -55,12 +61,22 @@ impl Service {
     }
 
     fn tell_orchestrators(&mut self, event: impl Fn() -> OrchestratorEvent) {
-        let ids: Vec<CidBytes> = self.jobs.values().filter(|j| j.orchestrator.is_some()).map(|j| j.id.clone()).collect();
+        let ids: Vec<CidBytes> = self
+            .jobs
+            .values()
+            .filter(|j| j.orchestrator.is_some())
+            .map(|j| j.id.clone())
+            .collect();
         ids.iter().for_each(|id| self.to_orchestrator(id, event()));
     }
 
     pub(crate) fn tell_members(&mut self, event: &member::Event) {
-        let ids: Vec<CidBytes> = self.jobs.values().filter(|j| j.member.is_some()).map(|j| j.id.clone()).collect();
+        let ids: Vec<CidBytes> = self
+            .jobs
+            .values()
+            .filter(|j| j.member.is_some())
+            .map(|j| j.id.clone())
+            .collect();
         ids.iter().for_each(|id| self.to_member(id, event.clone()));
     }
 
@@ -79,7 +95,11 @@ impl Service {
                 self.accept(message);
                 Acceptance::Accept
             }
-            Err(MessageError::Signature { sender, source: VerifyError::UnknownSender, .. }) => {
+            Err(MessageError::Signature {
+                sender,
+                source: VerifyError::UnknownSender,
+                ..
+            }) => {
                 self.learn(sender);
                 Acceptance::Ignore
             }
@@ -112,7 +132,10 @@ impl Service {
             return;
         }
         tracing::info!(job = %id, name = %body.spec.name, orchestrator = %body.orchestrator, "job announced");
-        self.jobs.insert(id.clone(), Active::new(id.clone(), body.clone(), self.tools.identity.genesis()));
+        self.jobs.insert(
+            id.clone(),
+            Active::new(id.clone(), body.clone(), self.tools.identity.genesis()),
+        );
         let roles = self.tools.roles.clone();
         let mine = body.orchestrator == self.tools.me();
         if mine {
@@ -128,7 +151,14 @@ impl Service {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match LinkKind::from_number(header.kind) {
             Some(LinkKind::Ring) => {
-                self.to_member(&id, member::Event::Segment { from: from.clone(), header, payload });
+                self.to_member(
+                    &id,
+                    member::Event::Segment {
+                        from: from.clone(),
+                        header,
+                        payload,
+                    },
+                );
             }
             Some(LinkKind::Replica) => match job.assembly.add(from, &header, &payload) {
                 Part::More => {}
@@ -136,7 +166,12 @@ impl Service {
                     Some(replica) => self.check_replica(&id, from.clone(), header.round, replica),
                     None => self.penalise(&id, from, Offence::DeltaMalformed, "its replica does not parse"),
                 },
-                Part::Wrong => self.penalise(&id, from, Offence::Truncated, "a part of its replica is out of order"),
+                Part::Wrong => self.penalise(
+                    &id,
+                    from,
+                    Offence::Truncated,
+                    "a part of its replica is out of order",
+                ),
             },
             None => self.penalise(&id, from, Offence::Unexpected, "unknown kind of frame"),
         }
@@ -161,10 +196,16 @@ impl Service {
     /// Asks the orchestrators of running jobs what was missed.
     pub(crate) fn ask_peers(&mut self) {
         let me = self.tools.me();
-        let running = self.jobs.values().filter(|j| j.standing.is_none() && j.body.orchestrator != me);
+        let running = self
+            .jobs
+            .values()
+            .filter(|j| j.standing.is_none() && j.body.orchestrator != me);
         let questions: Vec<(PeerBytes, Question, CidBytes)> = running
             .map(|j| {
-                let question = Question::Round { job: j.id.clone(), known: j.log.ids() };
+                let question = Question::Round {
+                    job: j.id.clone(),
+                    known: j.log.ids(),
+                };
                 (j.body.orchestrator.clone(), question, j.id.clone())
             })
             .collect();
@@ -189,7 +230,12 @@ impl Service {
                     Answer::default()
                 }
             };
-            Done::Synced { job, peer, envelopes: answer.envelopes, known: answer.known }
+            Done::Synced {
+                job,
+                peer,
+                envelopes: answer.envelopes,
+                known: answer.known,
+            }
         });
     }
 
@@ -203,12 +249,21 @@ impl Service {
         for envelope in envelopes {
             self.take(peer, envelope);
         }
-        let Some(id) = job.filter(|_| !known.is_empty()) else { return };
+        let Some(id) = job.filter(|_| !known.is_empty()) else {
+            return;
+        };
         let known: BTreeSet<MessageId> = known.into_iter().collect();
         let Some(active) = self.jobs.get(id) else { return };
         let lacking = active.log.own_lacking(&self.tools.me(), &known);
         if !lacking.is_empty() {
-            self.ask(peer, Question::Push { job: id.clone(), envelopes: lacking }, None);
+            self.ask(
+                peer,
+                Question::Push {
+                    job: id.clone(),
+                    envelopes: lacking,
+                },
+                None,
+            );
         }
     }
 
@@ -216,13 +271,22 @@ impl Service {
         let answer = match Question::decode(bytes) {
             Some(Question::Jobs) => {
                 let none = BTreeSet::new();
-                let first = self.jobs.values().filter_map(|j| j.log.lacking(&none, MAX_ENVELOPES).into_iter().next());
-                Answer { envelopes: first.collect(), known: Vec::new() }
+                let first = self
+                    .jobs
+                    .values()
+                    .filter_map(|j| j.log.lacking(&none, MAX_ENVELOPES).into_iter().next());
+                Answer {
+                    envelopes: first.collect(),
+                    known: Vec::new(),
+                }
             }
             Some(Question::Round { job, known }) => match self.jobs.get(&job) {
                 Some(active) => {
                     let known: BTreeSet<MessageId> = known.into_iter().collect();
-                    Answer { envelopes: active.log.lacking(&known, MAX_ENVELOPES), known: active.log.ids() }
+                    Answer {
+                        envelopes: active.log.lacking(&known, MAX_ENVELOPES),
+                        known: active.log.ids(),
+                    }
                 }
                 None => Answer::default(),
             },

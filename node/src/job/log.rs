@@ -49,7 +49,13 @@ impl RoundLog {
         let round = m.body.round();
         if self.kept.len() < MAX_KEPT && round.is_none_or(|r| r + 1 >= self.round) {
             let (kind, sender) = (m.body.kind(), m.sender.clone());
-            self.kept.push(Kept { id, kind, round, sender, envelope: m.envelope.clone() });
+            self.kept.push(Kept {
+                id,
+                kind,
+                round,
+                sender,
+                envelope: m.envelope.clone(),
+            });
         }
         true
     }
@@ -92,6 +98,10 @@ impl RoundLog {
 
     /// Messages of one's own that a peer with `known` lacks.
     pub(crate) fn own_lacking(&self, me: &PeerBytes, known: &BTreeSet<MessageId>) -> Vec<Vec<u8>> {
-        self.kept.iter().filter(|k| k.sender == *me && !known.contains(&k.id)).map(|k| k.envelope.clone()).collect()
+        self.kept
+            .iter()
+            .filter(|k| k.sender == *me && !known.contains(&k.id))
+            .map(|k| k.envelope.clone())
+            .collect()
     }
 }

@@ -52,24 +52,51 @@ impl Service {
         match action {
             Action::Publish(body) => self.publish(body, Vec::new()),
             Action::Fetch(held) => self.fetch_state(id, held, Purpose::Member),
-            Action::Train { round, roster, rank, members } => self.train(id, round, roster, rank, members),
+            Action::Train {
+                round,
+                roster,
+                rank,
+                members,
+            } => self.train(id, round, roster, rank, members),
             Action::AbandonTraining => {
                 if let Some(job) = self.jobs.get_mut(id) {
                     job.abandon_training();
                 }
             }
-            Action::BuildCommit { round, roster, parent, delta } => {
+            Action::BuildCommit {
+                round,
+                roster,
+                parent,
+                delta,
+            } => {
                 self.build_commit(id, round, roster, parent, delta);
             }
-            Action::SendReplica { to, round, roster, cid, salt } => {
+            Action::SendReplica {
+                to,
+                round,
+                roster,
+                cid,
+                salt,
+            } => {
                 self.send_replica(id, &to, round, roster, cid, salt);
             }
             Action::SendSegment { to, header, payload } => self.send_segment(&to, header, payload),
-            Action::Apply { round, manifest, mean, .. } => self.apply(id, round, manifest, mean),
+            Action::Apply {
+                round,
+                manifest,
+                mean,
+                ..
+            } => self.apply(id, round, manifest, mean),
             Action::Promote(held) => self.promote(id, &held),
-            Action::Penalise { peer, offence, detail } => self.penalise(id, &peer, offence, &detail),
+            Action::Penalise {
+                peer,
+                offence,
+                detail,
+            } => self.penalise(id, &peer, offence, &detail),
             Action::Notice(text) => self.notice(id, &text),
-            Action::Finished(standing) => tracing::info!(job = %id, "this worker's part is over: {standing:?}"),
+            Action::Finished(standing) => {
+                tracing::info!(job = %id, "this worker's part is over: {standing:?}")
+            }
         }
     }
 
@@ -115,7 +142,14 @@ impl Service {
         self.tools.spawn(async move {
             let made = tokio::task::spawn_blocking(move || {
                 let layout = &model.adapter;
-                let draft = Draft { names: &names, layout, delta: &delta, round, parent, trained: &trained };
+                let draft = Draft {
+                    names: &names,
+                    layout,
+                    delta: &delta,
+                    round,
+                    parent,
+                    trained: &trained,
+                };
                 commit::build(&draft, values, &identity, &sequence).map_err(|e| e.to_string())
             });
             let result = match made.await {
@@ -140,7 +174,14 @@ impl Service {
         match result {
             Ok((cid, files)) => {
                 job.commit = Some((cid.clone(), files));
-                self.to_member(id, Event::CommitBuilt { roster, cid, salt: salt() });
+                self.to_member(
+                    id,
+                    Event::CommitBuilt {
+                        roster,
+                        cid,
+                        salt: salt(),
+                    },
+                );
             }
             Err(why) => {
                 let why = format!("the delta cannot be committed: {why}");
@@ -158,11 +199,18 @@ impl Service {
         cid: CidBytes,
         salt: Hash32,
     ) {
-        let Some((own, files)) = self.jobs.get(id).and_then(|j| j.commit.clone()) else { return };
+        let Some((own, files)) = self.jobs.get(id).and_then(|j| j.commit.clone()) else {
+            return;
+        };
         if own != cid {
             return;
         }
-        let replica = Replica { roster, salt, cid, files };
+        let replica = Replica {
+            roster,
+            salt,
+            cid,
+            files,
+        };
         for (header, payload) in replica.frames(id, round.0, &self.tools.me(), to) {
             self.send_frame(to, header, payload, Damage::None);
         }
@@ -201,7 +249,9 @@ impl Service {
             *first += 1.0;
         }
         let Some(job) = self.jobs.get(id) else { return };
-        let (Some(model), Some(m)) = (job.model.clone(), job.manifests.get(&manifest)) else { return };
+        let (Some(model), Some(m)) = (job.model.clone(), job.manifests.get(&manifest)) else {
+            return;
+        };
         let origin = Origin {
             parent: Some(m.parent),
             manifest: Some(manifest),
@@ -219,7 +269,11 @@ impl Service {
                 Ok(Err(e)) => Err(e.to_string()),
                 Err(e) => Err(format!("the outer step was cut off: {e}")),
             };
-            Done::Applied { job, manifest, result }
+            Done::Applied {
+                job,
+                manifest,
+                result,
+            }
         });
     }
 
@@ -235,7 +289,14 @@ impl Service {
                 if let Some(job) = self.jobs.get_mut(id) {
                     job.tentative = Some(state);
                 }
-                self.to_member(id, Event::Applied { manifest, state: hash, checkpoint });
+                self.to_member(
+                    id,
+                    Event::Applied {
+                        manifest,
+                        state: hash,
+                        checkpoint,
+                    },
+                );
             }
             Err(why) => self.notice(id, &format!("the outer step failed: {why}")),
         }
@@ -251,7 +312,12 @@ impl Service {
 
     /// Where this node writes a job's checkpoints.
     pub(crate) fn checkpoint_dir(&self, id: &CidBytes, closed: u64) -> PathBuf {
-        self.tools.home.jobs().join(id.to_string()).join("checkpoints").join(format!("{closed:06}"))
+        self.tools
+            .home
+            .jobs()
+            .join(id.to_string())
+            .join("checkpoints")
+            .join(format!("{closed:06}"))
     }
 }
 
@@ -274,7 +340,12 @@ pub(crate) async fn add_checkpoint(
             state.write(&names, &origin, &dir).map_err(|e| e.to_string())
         })
     };
-    written.await.map_err(|e| format!("writing the checkpoint was cut off: {e}"))??;
-    let added = content.add_dir(dir, Pin::Named("checkpoint".into())).await.map_err(|e| e.to_string())?;
+    written
+        .await
+        .map_err(|e| format!("writing the checkpoint was cut off: {e}"))??;
+    let added = content
+        .add_dir(dir, Pin::Named("checkpoint".into()))
+        .await
+        .map_err(|e| e.to_string())?;
     Ok((state, CidBytes::from_cid(&added.cid)))
 }

@@ -10,7 +10,9 @@ use gym_protocol::orchestrator::{Action, Config, Event, Orchestrator};
 /// This node's own job begins: its machine waits for checkpoint 0.
 pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
     let me = service.tools.me();
-    let Some(job) = service.jobs.get_mut(id) else { return };
+    let Some(job) = service.jobs.get_mut(id) else {
+        return;
+    };
     let config = Config {
         me,
         genesis: job.names.genesis,
@@ -31,11 +33,21 @@ impl Service {
             Action::Publish(body) => self.publish(body, Vec::new()),
             // Checkpoint 0 follows from the job's files, which are on their way already.
             Action::Prepare => {}
-            Action::CheckDelta { roster, round, member, cid, from } => {
+            Action::CheckDelta {
+                roster,
+                round,
+                member,
+                cid,
+                from,
+            } => {
                 self.check_delta(id, roster, round, member, cid, &from);
             }
             Action::Close { body, attests } => self.close(id, body, attests),
-            Action::Penalise { peer, offence, detail } => self.penalise(id, &peer, offence, &detail),
+            Action::Penalise {
+                peer,
+                offence,
+                detail,
+            } => self.penalise(id, &peer, offence, &detail),
             Action::Notice(text) => self.notice(id, &text),
             Action::Finished(standing) => tracing::info!(job = %id, "the job is over: {standing:?}"),
         }
@@ -52,8 +64,16 @@ impl Service {
     ) {
         let Some(job) = self.jobs.get(id) else { return };
         let parent = job.rosters.get(&roster).map(|r| r.parent);
-        let (Some(elements), Some(parent)) = (job.elements(), parent) else { return };
-        let awaited = Awaited { names: job.names.clone(), member: member.clone(), round, parent, elements };
+        let (Some(elements), Some(parent)) = (job.elements(), parent) else {
+            return;
+        };
+        let awaited = Awaited {
+            names: job.names.clone(),
+            member: member.clone(),
+            round,
+            parent,
+            elements,
+        };
         let fetch = self.delta_fetch(&cid, from);
         let (keys, job) = (self.tools.keys.clone(), id.clone());
         self.tools.spawn(async move {
@@ -61,7 +81,13 @@ impl Service {
                 Ok(bytes) => commit::check(&bytes, &awaited, &keys),
                 Err(why) => Err((Reason::Unavailable, why)),
             };
-            Done::Delta { job, roster, member, cid, outcome }
+            Done::Delta {
+                job,
+                roster,
+                member,
+                cid,
+                outcome,
+            }
         });
     }
 

@@ -22,11 +22,21 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Peers that take nothing are told to `failed`.
     pub(crate) fn new(links: LinkPool, failed: mpsc::Sender<PeerBytes>) -> Self {
-        Self { links, failed, queues: HashMap::new() }
+        Self {
+            links,
+            failed,
+            queues: HashMap::new(),
+        }
     }
 
     /// Queues a frame. `false` when the peer's queue is full: it takes nothing.
-    pub(crate) fn send(&mut self, to: &PeerBytes, header: LinkHeader, payload: Vec<u8>, damage: Damage) -> bool {
+    pub(crate) fn send(
+        &mut self,
+        to: &PeerBytes,
+        header: LinkHeader,
+        payload: Vec<u8>,
+        damage: Damage,
+    ) -> bool {
         let queue = match self.queues.get(to) {
             Some(queue) if !queue.is_closed() => queue.clone(),
             Some(_) | None => self.open(to),

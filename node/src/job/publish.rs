@@ -1,7 +1,7 @@
 //! Gossip on its way out: in order, without holding up the job's task.
 
-use super::service::{Service, Work};
 use super::edge;
+use super::service::{Service, Work};
 use crate::net::{NetError, NetHandle, Topic};
 use gym_protocol::ids::CidBytes;
 use gym_protocol::message::{Body, Verified};
@@ -78,7 +78,8 @@ impl Service {
         let Some(job) = self.jobs.get(id) else { return };
         if job.orchestrator.is_some() {
             let event = orchestrator::Event::Message(Box::new(message.clone()));
-            self.work.push_back(Work::Orchestrator(id.clone(), Box::new(event)));
+            self.work
+                .push_back(Work::Orchestrator(id.clone(), Box::new(event)));
         }
         if job.member.is_some() {
             let event = member::Event::Message(Box::new(message));

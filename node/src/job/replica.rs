@@ -27,7 +27,11 @@ type Wire = (Hash32, Hash32, CidBytes, Vec<(String, ByteBuf)>);
 
 impl Replica {
     fn encode(&self) -> Option<Vec<u8>> {
-        let files = self.files.iter().map(|(n, b)| (n.clone(), ByteBuf::from(b.clone()))).collect();
+        let files = self
+            .files
+            .iter()
+            .map(|(n, b)| (n.clone(), ByteBuf::from(b.clone())))
+            .collect();
         let wire: Wire = (self.roster, self.salt, self.cid.clone(), files);
         cbor::to_wire(&wire).ok()
     }
@@ -36,7 +40,12 @@ impl Replica {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (roster, salt, cid, files): Wire = cbor::from_wire(bytes, MAX_REPLICA).ok()?;
         let files = files.into_iter().map(|(n, b)| (n, b.into_vec())).collect();
-        Some(Self { roster, salt, cid, files })
+        Some(Self {
+            roster,
+            salt,
+            cid,
+            files,
+        })
     }
 
     /// Its frames for `to`, in order.
@@ -63,7 +72,10 @@ impl Replica {
             sender: sender.clone(),
             receiver: to.clone(),
         };
-        (0u32..).zip(bytes.chunks(PART)).map(|(i, part)| (header(i), part.to_vec())).collect()
+        (0u32..)
+            .zip(bytes.chunks(PART))
+            .map(|(i, part)| (header(i), part.to_vec()))
+            .collect()
     }
 }
 
@@ -94,7 +106,9 @@ impl Assembly {
             self.next.insert(key.clone(), 0);
         }
         let expected = self.next.get(&key).copied();
-        let Some(bytes) = self.open.get_mut(&key) else { return Part::Wrong };
+        let Some(bytes) = self.open.get_mut(&key) else {
+            return Part::Wrong;
+        };
         if expected != Some(header.chunk) || bytes.len() + payload.len() > MAX_REPLICA {
             self.forget(&key);
             return Part::Wrong;
@@ -117,7 +131,9 @@ impl Assembly {
 
     fn shrink(&mut self) {
         while self.open.len() > MAX_OPEN {
-            let Some(first) = self.open.keys().next().cloned() else { return };
+            let Some(first) = self.open.keys().next().cloned() else {
+                return;
+            };
             self.forget(&first);
         }
     }
@@ -137,7 +153,10 @@ mod tests {
             roster: Hash32([1; 32]),
             salt: Hash32([2; 32]),
             cid: CidBytes::new(vec![3; 36]).unwrap(),
-            files: Files::from([("delta.bin".into(), vec![7; 3 * PART + 5]), ("rollouts".into(), vec![])]),
+            files: Files::from([
+                ("delta.bin".into(), vec![7; 3 * PART + 5]),
+                ("rollouts".into(), vec![]),
+            ]),
         };
         let frames = replica.frames(&CidBytes::default(), 4, &peer(1), &peer(2));
         assert_eq!(frames.len(), 4);
@@ -149,6 +168,10 @@ mod tests {
                 Part::Wrong => panic!("part {i}"),
             }
         }
-        assert_eq!(assembly.add(&peer(1), &frames[2].0, &frames[2].1), Part::Wrong, "out of order");
+        assert_eq!(
+            assembly.add(&peer(1), &frames[2].0, &frames[2].1),
+            Part::Wrong,
+            "out of order"
+        );
     }
 }

@@ -123,7 +123,13 @@ pub fn start(
         connected: BTreeSet::new(),
         stop: parts.stop,
     };
-    let inputs = Inputs { events: parts.events, finished, reported, link_failures, called };
+    let inputs = Inputs {
+        events: parts.events,
+        finished,
+        reported,
+        link_failures,
+        called,
+    };
     Ok((Arc::new(JobsHandle::new(calls)), service.run(inputs)))
 }
 
@@ -140,7 +146,9 @@ impl Service {
         let mut sync = tokio::time::interval(SYNC_EVERY);
         sync.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let next = self.deadline().map_or(u64::MAX, |(at, _)| at.0.saturating_sub(super::unix_ms()));
+            let next = self
+                .deadline()
+                .map_or(u64::MAX, |(at, _)| at.0.saturating_sub(super::unix_ms()));
             let tick = tokio::time::sleep(Duration::from_millis(next.min(3_600_000)));
             tokio::select! {
                 () = self.stop.cancelled() => break,
@@ -164,7 +172,10 @@ impl Service {
     fn deadline(&self) -> Option<Deadline> {
         let running = self.jobs.values().filter(|j| j.is_running());
         let deadlines = running.flat_map(|j| {
-            [j.member.as_ref().and_then(|m| m.deadline()), j.orchestrator.as_ref().and_then(|o| o.deadline())]
+            [
+                j.member.as_ref().and_then(|m| m.deadline()),
+                j.orchestrator.as_ref().and_then(|o| o.deadline()),
+            ]
         });
         deadlines.fold(None, earlier)
     }
@@ -174,10 +185,18 @@ impl Service {
         let due = |d: Option<Deadline>| d.is_some_and(|(at, _)| at <= now);
         for job in self.jobs.values().filter(|j| j.is_running()) {
             if due(job.member.as_ref().and_then(member::Member::deadline)) {
-                self.work.push_back(Work::Member(job.id.clone(), Box::new(member::Event::Tick)));
+                self.work
+                    .push_back(Work::Member(job.id.clone(), Box::new(member::Event::Tick)));
             }
-            if due(job.orchestrator.as_ref().and_then(orchestrator::Orchestrator::deadline)) {
-                self.work.push_back(Work::Orchestrator(job.id.clone(), Box::new(orchestrator::Event::Tick)));
+            if due(job
+                .orchestrator
+                .as_ref()
+                .and_then(orchestrator::Orchestrator::deadline))
+            {
+                self.work.push_back(Work::Orchestrator(
+                    job.id.clone(),
+                    Box::new(orchestrator::Event::Tick),
+                ));
             }
         }
     }
@@ -188,7 +207,9 @@ impl Service {
             match work {
                 Work::Member(id, event) => {
                     let mut actions = Vec::new();
-                    let Some(job) = self.jobs.get_mut(&id) else { continue };
+                    let Some(job) = self.jobs.get_mut(&id) else {
+                        continue;
+                    };
                     let Some(machine) = &mut job.member else { continue };
                     machine.handle(now(), *event, &mut actions);
                     job.tell_doing();
@@ -196,8 +217,12 @@ impl Service {
                 }
                 Work::Orchestrator(id, event) => {
                     let mut actions = Vec::new();
-                    let Some(job) = self.jobs.get_mut(&id) else { continue };
-                    let Some(machine) = &mut job.orchestrator else { continue };
+                    let Some(job) = self.jobs.get_mut(&id) else {
+                        continue;
+                    };
+                    let Some(machine) = &mut job.orchestrator else {
+                        continue;
+                    };
                     machine.handle(now(), *event, &mut actions);
                     job.tell_doing();
                     actions.into_iter().for_each(|a| self.orchestrator_action(&id, a));
@@ -211,7 +236,8 @@ impl Service {
     }
 
     pub(crate) fn to_orchestrator(&mut self, job: &CidBytes, event: orchestrator::Event) {
-        self.work.push_back(Work::Orchestrator(job.clone(), Box::new(event)));
+        self.work
+            .push_back(Work::Orchestrator(job.clone(), Box::new(event)));
     }
 }
 

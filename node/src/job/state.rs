@@ -51,7 +51,11 @@ pub(crate) enum StateError {
     #[error("writing the checkpoint: {0}")]
     Save(#[from] gym_training::model::SaveError),
     #[error("the checkpoint in {} has state {found} where {expected} was named", path.display())]
-    OtherState { path: PathBuf, found: Hash32, expected: Hash32 },
+    OtherState {
+        path: PathBuf,
+        found: Hash32,
+        expected: Hash32,
+    },
 }
 
 impl ModelState {
@@ -71,12 +75,22 @@ impl ModelState {
             adapter: &kind,
         };
         let hash = state_hash(&name, &adapter, &momentum)?;
-        Ok(Self { closed, adapter, momentum, hash })
+        Ok(Self {
+            closed,
+            adapter,
+            momentum,
+            hash,
+        })
     }
 
     /// The state after the outer step with `mean`.
     pub(crate) fn apply(&self, names: &Names, mean: &[f32]) -> Result<Self, StateError> {
-        let stepped = apply_outer(names.spec.outer, &self.adapter.flatten(), &self.momentum.flatten(), mean)?;
+        let stepped = apply_outer(
+            names.spec.outer,
+            &self.adapter.flatten(),
+            &self.momentum.flatten(),
+            mean,
+        )?;
         let adapter = self.adapter.with_flat(&stepped.state)?;
         let momentum = match names.spec.outer {
             OuterSpec::Average => TensorSet::default(),
@@ -89,11 +103,16 @@ impl ModelState {
     pub(crate) fn write(&self, names: &Names, origin: &Origin, dir: &Path) -> Result<(), StateError> {
         self.as_adapter(names, &self.adapter).save(dir)?;
         if !self.momentum.0.is_empty() {
-            self.as_adapter(names, &self.momentum).save(&dir.join("momentum"))?;
+            self.as_adapter(names, &self.momentum)
+                .save(&dir.join("momentum"))?;
         }
         let json = serde_json::to_vec_pretty(&self.gym_json(names, origin)).unwrap_or_default();
         files::write_atomic(&dir.join("gym.json"), &json, Access::Everyone)?;
-        files::write_atomic(&dir.join("README.md"), self.card(names).as_bytes(), Access::Everyone)?;
+        files::write_atomic(
+            &dir.join("README.md"),
+            self.card(names).as_bytes(),
+            Access::Everyone,
+        )?;
         Ok(())
     }
 
@@ -106,13 +125,21 @@ impl ModelState {
         };
         let state = Self::new(names, closed, adapter, momentum)?;
         if state.hash != expected {
-            return Err(StateError::OtherState { path: dir.to_path_buf(), found: state.hash, expected });
+            return Err(StateError::OtherState {
+                path: dir.to_path_buf(),
+                found: state.hash,
+                expected,
+            });
         }
         Ok(state)
     }
 
     fn as_adapter(&self, names: &Names, tensors: &TensorSet) -> Adapter {
-        Adapter { lora: names.spec.lora.clone(), base: names.spec.base.to_string(), tensors: tensors.clone() }
+        Adapter {
+            lora: names.spec.lora.clone(),
+            base: names.spec.base.to_string(),
+            tensors: tensors.clone(),
+        }
     }
 
     fn gym_json(&self, names: &Names, origin: &Origin) -> Value {

@@ -13,13 +13,23 @@ use tokio::sync::oneshot;
 
 impl Service {
     /// Reads the file, adds what it names to the content store, and answers with the job's id once it is announced.
-    pub(crate) fn submit(&mut self, file: String, base: PathBuf, answer: oneshot::Sender<Result<CidBytes, String>>) {
+    pub(crate) fn submit(
+        &mut self,
+        file: String,
+        base: PathBuf,
+        answer: oneshot::Sender<Result<CidBytes, String>>,
+    ) {
         if !self.tools.roles.has(Role::Orchestrator) {
-            let why = "this node does not orchestrate: submit the job to one that runs with --role orchestrator";
+            let why =
+                "this node does not orchestrate: submit the job to one that runs with --role orchestrator";
             let _ = answer.send(Err(why.into()));
             return;
         }
-        if self.jobs.values().any(|j| j.orchestrator.is_some() && j.is_running()) {
+        if self
+            .jobs
+            .values()
+            .any(|j| j.orchestrator.is_some() && j.is_running())
+        {
             let why = "this orchestrator runs a job already; wait for its end or cancel it (hanzod job list)";
             let _ = answer.send(Err(why.into()));
             return;
@@ -29,7 +39,12 @@ impl Service {
         tokio::spawn(async move {
             match prepare(&content, &file, &base, me).await {
                 Ok(body) => {
-                    let _ = done.send(Done::Submitted { body: Box::new(body), answer }).await;
+                    let _ = done
+                        .send(Done::Submitted {
+                            body: Box::new(body),
+                            answer,
+                        })
+                        .await;
                 }
                 Err(why) => {
                     let _ = answer.send(Err(why));
@@ -39,7 +54,9 @@ impl Service {
     }
 
     pub(crate) fn on_submitted(&mut self, body: JobBody, answer: oneshot::Sender<Result<CidBytes, String>>) {
-        let id = cbor::to_dag(&body).map(|bytes| cbor::dag_cid(&bytes)).map_err(|e| e.to_string());
+        let id = cbor::to_dag(&body)
+            .map(|bytes| cbor::dag_cid(&bytes))
+            .map_err(|e| e.to_string());
         if let Ok(id) = &id {
             tracing::info!(job = %id, name = %body.spec.name, "job submitted");
             self.publish(Body::Job(body), Vec::new());
@@ -58,7 +75,12 @@ async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> R
         heldout: locate(content, "heldout", &file.heldout, base).await?,
     };
     let spec = Box::new(file.resolve(resolved));
-    Ok(JobBody { spec, orchestrator: me, submitted: super::unix_ms(), rows })
+    Ok(JobBody {
+        spec,
+        orchestrator: me,
+        submitted: super::unix_ms(),
+        rows,
+    })
 }
 
 /// Reads what lies on this disk, so that a missing tensor or a broken line is told to whoever submits the job, and counts
@@ -70,7 +92,8 @@ async fn check_locally(file: &JobFile, base: &Path) -> Result<u64, String> {
         if model.is_dir() {
             loads(&model)?;
         }
-        let read = |path: &PathBuf| gym_training::data::read_questions(path, &columns).map_err(|e| e.to_string());
+        let read =
+            |path: &PathBuf| gym_training::data::read_questions(path, &columns).map_err(|e| e.to_string());
         if !train.exists() || !heldout.exists() {
             return Ok(0);
         }
@@ -78,20 +101,35 @@ async fn check_locally(file: &JobFile, base: &Path) -> Result<u64, String> {
         gym_training::data::check_disjoint(&train, &heldout).map_err(|e| e.to_string())?;
         Ok(train.len() as u64)
     };
-    tokio::task::spawn_blocking(check).await.map_err(|e| format!("checking the job's files was cut off: {e}"))?
+    tokio::task::spawn_blocking(check)
+        .await
+        .map_err(|e| format!("checking the job's files was cut off: {e}"))?
 }
 
 /// A CID as it is, a path by adding what lies there.
 async fn locate(content: &Content, key: &str, value: &str, base: &Path) -> Result<CidBytes, String> {
     let path = base.join(value);
     if !path.exists() {
-        let bare = value.strip_prefix("ipfs://").or_else(|| value.strip_prefix("/ipfs/")).unwrap_or(value);
-        return bare.parse::<cid::Cid>().map(|c| CidBytes::from_cid(&c)).map_err(|_| {
-            format!("job file: {key} = {value:?} is no CID, and {} does not exist", path.display())
-        });
+        let bare = value
+            .strip_prefix("ipfs://")
+            .or_else(|| value.strip_prefix("/ipfs/"))
+            .unwrap_or(value);
+        return bare
+            .parse::<cid::Cid>()
+            .map(|c| CidBytes::from_cid(&c))
+            .map_err(|_| {
+                format!(
+                    "job file: {key} = {value:?} is no CID, and {} does not exist",
+                    path.display()
+                )
+            });
     }
     let pin = Pin::Named(format!("job {key}"));
-    let added = if path.is_dir() { content.add_dir(path, pin).await } else { content.add_file(path, pin).await };
+    let added = if path.is_dir() {
+        content.add_dir(path, pin).await
+    } else {
+        content.add_file(path, pin).await
+    };
     let added = added.map_err(|e| e.to_string())?;
     if content.provide(added.cid).await.is_err() {
         tracing::debug!("offline: {} is not announced", added.cid);
@@ -103,5 +141,7 @@ async fn locate(content: &Content, key: &str, value: &str, base: &Path) -> Resul
 fn loads(model: &Path) -> Result<(), String> {
     gym_training::tokenizer::TextTokenizer::load(model).map_err(|e| e.to_string())?;
     let device = gym_training::Device::flex();
-    gym_training::model::Decoder::load(model, &device).map(drop).map_err(|e| e.to_string())
+    gym_training::model::Decoder::load(model, &device)
+        .map(drop)
+        .map_err(|e| e.to_string())
 }

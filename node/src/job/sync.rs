@@ -42,8 +42,14 @@ impl Question {
         let Wire(kind, job, ids, envelopes) = cbor::from_wire(bytes, MAX_MESSAGE).ok()?;
         match kind {
             0 => Some(Self::Jobs),
-            1 => Some(Self::Round { job, known: unpack(&ids)? }),
-            2 => Some(Self::Push { job, envelopes: envelopes.into_iter().map(ByteBuf::into_vec).collect() }),
+            1 => Some(Self::Round {
+                job,
+                known: unpack(&ids)?,
+            }),
+            2 => Some(Self::Push {
+                job,
+                envelopes: envelopes.into_iter().map(ByteBuf::into_vec).collect(),
+            }),
             _ => None,
         }
     }
@@ -65,12 +71,23 @@ impl Answer {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (envelopes, known): (Vec<ByteBuf>, ByteBuf) = cbor::from_wire(bytes, MAX_MESSAGE).ok()?;
         let envelopes = envelopes.into_iter().map(ByteBuf::into_vec).collect();
-        Some(Self { envelopes, known: unpack(&known)? })
+        Some(Self {
+            envelopes,
+            known: unpack(&known)?,
+        })
     }
 }
 
 fn pack(ids: &[MessageId]) -> ByteBuf {
-    ByteBuf::from(ids.iter().rev().take(MAX_IDS).rev().copied().flatten().collect::<Vec<u8>>())
+    ByteBuf::from(
+        ids.iter()
+            .rev()
+            .take(MAX_IDS)
+            .rev()
+            .copied()
+            .flatten()
+            .collect::<Vec<u8>>(),
+    )
 }
 
 fn unpack(bytes: &[u8]) -> Option<Vec<MessageId>> {
@@ -91,12 +108,21 @@ mod tests {
         let job = CidBytes::new(vec![1, 2, 3]).unwrap();
         for q in [
             Question::Jobs,
-            Question::Round { job: job.clone(), known: vec![[1; 8], [2; 8]] },
-            Question::Push { job, envelopes: vec![vec![1], vec![2, 3]] },
+            Question::Round {
+                job: job.clone(),
+                known: vec![[1; 8], [2; 8]],
+            },
+            Question::Push {
+                job,
+                envelopes: vec![vec![1], vec![2, 3]],
+            },
         ] {
             assert_eq!(Question::decode(&q.encode().unwrap()), Some(q));
         }
-        let a = Answer { envelopes: vec![vec![9; 40]], known: vec![[7; 8]] };
+        let a = Answer {
+            envelopes: vec![vec![9; 40]],
+            known: vec![[7; 8]],
+        };
         assert_eq!(Answer::decode(&a.encode().unwrap()), Some(a));
         assert_eq!(Question::decode(b"nonsense"), None);
     }

@@ -28,11 +28,20 @@ pub(crate) struct JobFiles {
 #[derive(Debug)]
 pub(crate) enum Task {
     /// Load model and questions, make the round-0 adapter.
-    Load { job: CidBytes, spec: Box<JobSpec>, files: JobFiles },
+    Load {
+        job: CidBytes,
+        spec: Box<JobSpec>,
+        files: JobFiles,
+    },
     /// Train a round's steps from `adapter`.
     Train(Box<TrainTask>),
     /// Greedy accuracy on held-out questions with `adapter`, or with the base alone.
-    Evaluate { job: CidBytes, tag: u64, adapter: Option<Arc<TensorSet>>, questions: usize },
+    Evaluate {
+        job: CidBytes,
+        tag: u64,
+        adapter: Option<Arc<TensorSet>>,
+        questions: usize,
+    },
 }
 
 /// One round of local training.
@@ -55,13 +64,33 @@ pub(crate) enum Report {
     /// Loaded: the round-0 adapter and the number of training questions.
     Loaded { job: CidBytes, adapter: TensorSet },
     /// A step is done: TRL's metrics.
-    Step { job: CidBytes, round: u64, step: u32, metrics: Value },
+    Step {
+        job: CidBytes,
+        round: u64,
+        step: u32,
+        metrics: Value,
+    },
     /// A round's steps are done: Δ, flat.
-    Trained { job: CidBytes, roster: Hash32, delta: Vec<f32>, trained: Trained },
+    Trained {
+        job: CidBytes,
+        roster: Hash32,
+        delta: Vec<f32>,
+        trained: Trained,
+    },
     /// An evaluation is done.
-    Evaluated { job: CidBytes, tag: u64, correct: u64, questions: u64 },
+    Evaluated {
+        job: CidBytes,
+        tag: u64,
+        correct: u64,
+        questions: u64,
+    },
     /// A task failed; `roster` for training, `tag` for an evaluation.
-    Failed { job: CidBytes, roster: Option<Hash32>, tag: Option<u64>, why: String },
+    Failed {
+        job: CidBytes,
+        roster: Option<Hash32>,
+        tag: Option<u64>,
+        why: String,
+    },
 }
 
 /// Hands tasks to the thread.
@@ -77,7 +106,9 @@ impl TrainerHandle {
         reports: mpsc::Sender<Report>,
     ) -> std::io::Result<Self> {
         let (tasks, queue) = std::sync::mpsc::sync_channel(QUEUE);
-        std::thread::Builder::new().name("trainer".into()).spawn(move || engine::run(&queue, &device, &reports))?;
+        std::thread::Builder::new()
+            .name("trainer".into())
+            .spawn(move || engine::run(&queue, &device, &reports))?;
         Ok(Self { tasks })
     }
 
@@ -92,7 +123,7 @@ fn rows_of(task: &TrainTask, spec: &JobSpec, rows: u64) -> Vec<Vec<u64>> {
     let order = RoundRows::new(&task.job, &task.roster, rows);
     let mut mine = order.of_member(Rank(task.rank), task.members);
     let per_step = spec.gspo.prompts_per_step as usize;
-    (0..spec.schedule.aggregate_interval).map(|_| mine.by_ref().take(per_step).collect()).collect()
+    (0..spec.schedule.aggregate_interval)
+        .map(|_| mine.by_ref().take(per_step).collect())
+        .collect()
 }
-
-

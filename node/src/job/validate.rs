@@ -16,9 +16,17 @@ const DELTA_QUESTIONS: usize = 100;
 #[derive(Debug)]
 pub(crate) enum Wish {
     /// Accuracy with an adapter, or of the base.
-    Evaluate { tag: u64, adapter: Option<Arc<TensorSet>>, questions: usize },
+    Evaluate {
+        tag: u64,
+        adapter: Option<Arc<TensorSet>>,
+        questions: usize,
+    },
     /// A committed delta: its entry, the state it starts from and that state's checkpoint.
-    FetchDelta { round: Round, entry: Entry, parent: Hash32 },
+    FetchDelta {
+        round: Round,
+        entry: Entry,
+        parent: Hash32,
+    },
     /// Sign and gossip.
     Publish(Report),
 }
@@ -26,9 +34,20 @@ pub(crate) enum Wish {
 #[derive(Debug)]
 enum Pending {
     Base,
-    DeltaBefore { round: Round, entry: Entry, with_delta: Arc<TensorSet> },
-    DeltaAfter { round: Round, entry: Entry, before: u64 },
-    Checkpoint { round: Round, cid: CidBytes },
+    DeltaBefore {
+        round: Round,
+        entry: Entry,
+        with_delta: Arc<TensorSet>,
+    },
+    DeltaAfter {
+        round: Round,
+        entry: Entry,
+        before: u64,
+    },
+    Checkpoint {
+        round: Round,
+        cid: CidBytes,
+    },
 }
 
 /// One job's evaluations.
@@ -83,7 +102,11 @@ impl Validator {
         let at = (word(draw(b"which")) % manifest.entries.len() as u64) as usize;
         self.busy = true;
         let entry = manifest.entries[at].clone();
-        Some(Wish::FetchDelta { round: manifest.round, entry, parent: manifest.parent })
+        Some(Wish::FetchDelta {
+            round: manifest.round,
+            entry,
+            parent: manifest.parent,
+        })
     }
 
     /// The delta is here, with the state it starts from.
@@ -94,13 +117,23 @@ impl Validator {
         state: &ModelState,
         delta: &[f32],
     ) -> Option<Wish> {
-        let flat: Vec<f32> = state.adapter.flatten().iter().zip(delta).map(|(s, d)| s + d).collect();
+        let flat: Vec<f32> = state
+            .adapter
+            .flatten()
+            .iter()
+            .zip(delta)
+            .map(|(s, d)| s + d)
+            .collect();
         let Ok(with_delta) = state.adapter.with_flat(&flat) else {
             self.busy = false;
             return None;
         };
         let before = Arc::new(state.adapter.clone());
-        let pending = Pending::DeltaBefore { round, entry, with_delta: Arc::new(with_delta) };
+        let pending = Pending::DeltaBefore {
+            round,
+            entry,
+            with_delta: Arc::new(with_delta),
+        };
         Some(self.evaluate(pending, Some(before), DELTA_QUESTIONS.min(self.eval_questions)))
     }
 
@@ -125,15 +158,32 @@ impl Validator {
             Some(Pending::Base) => {
                 self.base = Some((correct, questions));
                 let last = self.last.take();
-                last.and_then(|(round, cid, adapter)| self.on_last(round, cid, adapter)).into_iter().collect()
+                last.and_then(|(round, cid, adapter)| self.on_last(round, cid, adapter))
+                    .into_iter()
+                    .collect()
             }
-            Some(Pending::DeltaBefore { round, entry, with_delta }) => {
+            Some(Pending::DeltaBefore {
+                round,
+                entry,
+                with_delta,
+            }) => {
                 let asked = DELTA_QUESTIONS.min(self.eval_questions);
-                vec![self.evaluate(Pending::DeltaAfter { round, entry, before: correct }, Some(with_delta), asked)]
+                vec![self.evaluate(
+                    Pending::DeltaAfter {
+                        round,
+                        entry,
+                        before: correct,
+                    },
+                    Some(with_delta),
+                    asked,
+                )]
             }
             Some(Pending::DeltaAfter { round, entry, before }) => {
                 self.busy = false;
-                let subject = Subject::Delta { member: entry.member, cid: entry.cid };
+                let subject = Subject::Delta {
+                    member: entry.member,
+                    cid: entry.cid,
+                };
                 vec![self.report(round, subject, questions, before, correct)]
             }
             Some(Pending::Checkpoint { round, cid }) => {
@@ -158,7 +208,11 @@ impl Validator {
         let tag = self.next_tag;
         self.next_tag += 1;
         self.pending.insert(tag, pending);
-        Wish::Evaluate { tag, adapter, questions }
+        Wish::Evaluate {
+            tag,
+            adapter,
+            questions,
+        }
     }
 
     fn report(&self, round: Round, subject: Subject, questions: u64, before: u64, after: u64) -> Wish {
@@ -171,5 +225,4 @@ impl Validator {
             correct_after: after,
         })
     }
-
 }

@@ -16,7 +16,9 @@ impl Service {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let sequenced = message.sender == job.body.orchestrator;
         match &message.body {
-            Body::Roster(roster) if sequenced => job.remember_roster(object_hash(&message.encoded), roster.clone()),
+            Body::Roster(roster) if sequenced => {
+                job.remember_roster(object_hash(&message.encoded), roster.clone())
+            }
             Body::Manifest(m) if sequenced => job.remember_manifest(object_hash(&message.encoded), m.clone()),
             Body::Close(close) if sequenced => {
                 let signers = message.nested.iter().map(|a| a.sender.clone()).collect();
@@ -59,7 +61,8 @@ impl Service {
             2 => Standing::Cancelled,
             3 => Standing::Failed,
             _ => {
-                job.events.push("notice", json!({ "text": format!("paused: {}", status.why) }));
+                job.events
+                    .push("notice", json!({ "text": format!("paused: {}", status.why) }));
                 return;
             }
         };
@@ -67,7 +70,8 @@ impl Service {
         job.standing = Some((standing, status.why.clone()));
         let name = format!("{standing:?}").to_lowercase();
         tracing::info!(job = %id, "job {name}: {}", status.why);
-        job.events.push("finished", json!({ "standing": name, "why": status.why }));
+        job.events
+            .push("finished", json!({ "standing": name, "why": status.why }));
         if standing == Standing::Done {
             self.fetch_last(id);
         }
@@ -88,17 +92,33 @@ impl Service {
     pub(crate) fn grant(&mut self, id: &CidBytes, wishes: impl IntoIterator<Item = Wish>) {
         for wish in wishes {
             match wish {
-                Wish::Evaluate { tag, adapter, questions } => {
-                    let task = Task::Evaluate { job: id.clone(), tag, adapter, questions };
+                Wish::Evaluate {
+                    tag,
+                    adapter,
+                    questions,
+                } => {
+                    let task = Task::Evaluate {
+                        job: id.clone(),
+                        tag,
+                        adapter,
+                        questions,
+                    };
                     if !self.tools.trainer.ask(task) {
                         tracing::warn!(job = %id, "the trainer is too busy to evaluate");
                     }
                 }
                 Wish::FetchDelta { round, entry, parent } => {
                     let Some(job) = self.jobs.get(id) else { continue };
-                    let roster = job.rosters.values().find(|r| r.round == round && r.parent == parent);
+                    let roster = job
+                        .rosters
+                        .values()
+                        .find(|r| r.round == round && r.parent == parent);
                     let Some(roster) = roster else { continue };
-                    let held = Held { closed: round.0, state: parent, checkpoint: roster.checkpoint.clone() };
+                    let held = Held {
+                        closed: round.0,
+                        state: parent,
+                        checkpoint: roster.checkpoint.clone(),
+                    };
                     self.fetch_state(id, held, Purpose::Delta { round, entry });
                 }
                 Wish::Publish(report) => self.publish(Body::Report(report), Vec::new()),
@@ -107,7 +127,13 @@ impl Service {
     }
 
     /// A state that a validator asked for is here.
-    pub(crate) fn on_state_for_validator(&mut self, id: &CidBytes, held: &Held, purpose: Purpose, done: StateResult) {
+    pub(crate) fn on_state_for_validator(
+        &mut self,
+        id: &CidBytes,
+        held: &Held,
+        purpose: Purpose,
+        done: StateResult,
+    ) {
         let Some(job) = self.jobs.get_mut(id) else { return };
         let state = match done {
             Ok(state) => state,
@@ -124,7 +150,10 @@ impl Service {
             Purpose::Last => {
                 let round = gym_protocol::ids::Round(held.closed);
                 let adapter = std::sync::Arc::new(state.adapter.clone());
-                let wish = job.validator.as_mut().and_then(|v| v.on_last(round, held.checkpoint.clone(), adapter));
+                let wish = job
+                    .validator
+                    .as_mut()
+                    .and_then(|v| v.on_last(round, held.checkpoint.clone(), adapter));
                 self.grant(id, wish);
             }
             Purpose::Delta { round, entry } => {
@@ -141,10 +170,18 @@ impl Service {
                 let job = id.clone();
                 self.tools.spawn(async move {
                     let delta = match fetch.await {
-                        Ok(bytes) => super::commit::check(&bytes, &awaited, &keys).map(|f| f.delta).map_err(|(_, w)| w),
+                        Ok(bytes) => super::commit::check(&bytes, &awaited, &keys)
+                            .map(|f| f.delta)
+                            .map_err(|(_, w)| w),
                         Err(why) => Err(why),
                     };
-                    Done::Validated { job, round, entry, state, delta }
+                    Done::Validated {
+                        job,
+                        round,
+                        entry,
+                        state,
+                        delta,
+                    }
                 });
             }
         }

@@ -30,9 +30,12 @@ pub(super) fn run(tasks: &Receiver<Task>, device: &gym_training::Device, reports
         let report = match task {
             Task::Load { job, spec, files } => load(device, job, *spec, &files, &mut loaded),
             Task::Train(task) => train(&task, loaded.as_mut(), reports),
-            Task::Evaluate { job, tag, adapter, questions } => {
-                evaluate(job, tag, adapter.as_deref(), questions, loaded.as_mut())
-            }
+            Task::Evaluate {
+                job,
+                tag,
+                adapter,
+                questions,
+            } => evaluate(job, tag, adapter.as_deref(), questions, loaded.as_mut()),
         };
         if let Some(report) = report
             && reports.blocking_send(report).is_err()
@@ -54,10 +57,21 @@ fn load(
     match open(device, &spec, files) {
         Ok((trainer, heldout)) => {
             let zero = trainer.adapter();
-            *loaded = Some(Loaded { job: job.clone(), spec, trainer, heldout, zero: zero.clone() });
+            *loaded = Some(Loaded {
+                job: job.clone(),
+                spec,
+                trainer,
+                heldout,
+                zero: zero.clone(),
+            });
             Some(Report::Loaded { job, adapter: zero })
         }
-        Err(why) => Some(Report::Failed { job, roster: None, tag: None, why }),
+        Err(why) => Some(Report::Failed {
+            job,
+            roster: None,
+            tag: None,
+            why,
+        }),
     }
 }
 
@@ -75,12 +89,19 @@ fn open(
 
 /// The loaded job, if it is the one asked for.
 fn of_job<'a>(loaded: Option<&'a mut Loaded>, job: &CidBytes) -> Result<&'a mut Loaded, String> {
-    loaded.filter(|l| l.job == *job).ok_or_else(|| "the job's model is not loaded".to_owned())
+    loaded
+        .filter(|l| l.job == *job)
+        .ok_or_else(|| "the job's model is not loaded".to_owned())
 }
 
 fn train(task: &TrainTask, loaded: Option<&mut Loaded>, reports: &Sender<Report>) -> Option<Report> {
     let failed = |why: String| {
-        Some(Report::Failed { job: task.job.clone(), roster: Some(task.roster), tag: None, why })
+        Some(Report::Failed {
+            job: task.job.clone(),
+            roster: Some(task.roster),
+            tag: None,
+            why,
+        })
     };
     let loaded = match of_job(loaded, &task.job) {
         Ok(loaded) => loaded,
@@ -109,7 +130,11 @@ fn steps(task: &TrainTask, loaded: &mut Loaded, reports: &Sender<Report>) -> Res
         if task.cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let input = StepInput { rows, key: &key, step };
+        let input = StepInput {
+            rows,
+            key: &key,
+            step,
+        };
         let report = trainer.step(&input).map_err(|e| e.to_string())?;
         trained.samples += report.rollouts.len() as u64;
         trained.tokens += report.tokens as u64;
@@ -126,8 +151,18 @@ fn steps(task: &TrainTask, loaded: &mut Loaded, reports: &Sender<Report>) -> Res
         }
     }
     trained.loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
-    let delta = trainer.flat_adapter().iter().zip(&before).map(|(after, before)| after - before).collect();
-    Ok(Some(Report::Trained { job: task.job.clone(), roster: task.roster, delta, trained }))
+    let delta = trainer
+        .flat_adapter()
+        .iter()
+        .zip(&before)
+        .map(|(after, before)| after - before)
+        .collect();
+    Ok(Some(Report::Trained {
+        job: task.job.clone(),
+        roster: task.roster,
+        delta,
+        trained,
+    }))
 }
 
 fn metrics_of(report: &StepReport) -> serde_json::Value {
@@ -169,12 +204,23 @@ fn evaluate(
         let adapter = adapter.unwrap_or(&loaded.zero);
         loaded.trainer.set_adapter(adapter).map_err(|e| e.to_string())?;
         let asked = loaded.heldout.len().min(questions);
-        loaded.trainer.evaluate(&loaded.heldout[..asked]).map_err(|e| e.to_string())
+        loaded
+            .trainer
+            .evaluate(&loaded.heldout[..asked])
+            .map_err(|e| e.to_string())
     });
     Some(match result {
-        Ok(report) => {
-            Report::Evaluated { job, tag, correct: report.correct as u64, questions: report.total as u64 }
-        }
-        Err(why) => Report::Failed { job, roster: None, tag: Some(tag), why },
+        Ok(report) => Report::Evaluated {
+            job,
+            tag,
+            correct: report.correct as u64,
+            questions: report.total as u64,
+        },
+        Err(why) => Report::Failed {
+            job,
+            roster: None,
+            tag: Some(tag),
+            why,
+        },
     })
 }
