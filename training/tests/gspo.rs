@@ -1,4 +1,4 @@
-//! Advantages, loss, gradient and metrics against TRL's own (`fixtures/gspo`, `gspo_variants`, `accumulation`).
+//! Advantages, loss, gradient and metrics against TRL's own (`fixtures/gspo`, `gspo_variants`).
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
