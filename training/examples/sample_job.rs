@@ -16,7 +16,9 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let path = arguments.first().ok_or("usage: sample_job JOB.toml [WORKERS [RATE [SEED]]]")?;
+    let path = arguments
+        .first()
+        .ok_or("usage: sample_job JOB.toml [WORKERS [RATE [SEED]]]")?;
     let mut job = JobFile::parse(&std::fs::read_to_string(path)?)?;
     let workers: u32 = arguments.get(1).map_or(Ok(4), |n| n.parse())?;
     if let Some(rate) = arguments.get(2) {
@@ -71,7 +73,9 @@ impl<'a> Run<'a> {
             self.trainer.set_moments(self.moments[rank as usize].clone())?;
             self.local_steps(round, rank, workers)?;
             self.moments[rank as usize] = self.trainer.moments().clone();
-            sum.iter_mut().zip(self.trainer.flat_adapter()).for_each(|(s, v)| *s += v);
+            sum.iter_mut()
+                .zip(self.trainer.flat_adapter())
+                .for_each(|(s, v)| *s += v);
         }
         sum.iter_mut().for_each(|s| *s /= workers as f32);
         Ok(self.trainer.set_flat_adapter(&sum)?)
@@ -81,7 +85,11 @@ impl<'a> Run<'a> {
         let mut beacon = [0u8; 32];
         beacon[..8].copy_from_slice(&round.to_le_bytes());
         beacon[8..16].copy_from_slice(&self.job.seed.to_le_bytes());
-        let rows = RoundRows::new(&CidBytes::default(), &Hash32(beacon), self.trainer.questions() as u64);
+        let rows = RoundRows::new(
+            &CidBytes::default(),
+            &Hash32(beacon),
+            self.trainer.questions() as u64,
+        );
         let mut rows = rows.of_member(Rank(rank), workers);
         let key = RolloutKey {
             job: Vec::new(),
@@ -92,12 +100,26 @@ impl<'a> Run<'a> {
         for step in 0..self.job.schedule.aggregate_interval {
             let prompts = self.job.gspo.prompts_per_step as usize;
             let rows: Vec<u64> = rows.by_ref().take(prompts).collect();
-            let report = self.trainer.step(&StepInput { rows: &rows, key: &key, step })?;
+            let report = self.trainer.step(&StepInput {
+                rows: &rows,
+                key: &key,
+                step,
+            })?;
             rewards.push(report.metrics.get("reward").copied().unwrap_or(f64::NAN));
-            lengths.push(report.metrics.get("completions/mean_length").copied().unwrap_or(f64::NAN));
+            lengths.push(
+                report
+                    .metrics
+                    .get("completions/mean_length")
+                    .copied()
+                    .unwrap_or(f64::NAN),
+            );
         }
         let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
-        eprintln!("  round {round} worker {rank}: reward {:.3} length {:.1}", mean(&rewards), mean(&lengths));
+        eprintln!(
+            "  round {round} worker {rank}: reward {:.3} length {:.1}",
+            mean(&rewards),
+            mean(&lengths)
+        );
         Ok(())
     }
 

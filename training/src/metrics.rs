@@ -137,7 +137,10 @@ mod tests {
         let mut writer = MetricsWriter::open(&path).unwrap();
         writer.append(&step(2)).unwrap();
         writer.sync().unwrap();
-        assert_eq!(read_metrics::<BTreeMap<String, f64>>(&path).unwrap(), [step(1), step(2)]);
+        assert_eq!(
+            read_metrics::<BTreeMap<String, f64>>(&path).unwrap(),
+            [step(1), step(2)]
+        );
     }
 
     #[test]
@@ -147,7 +150,9 @@ mod tests {
         let mut writer = MetricsWriter::open(&path).unwrap();
         writer.append(&BTreeMap::from([("loss", f64::NAN)])).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"loss\":null}\n");
-        let error = read_metrics::<BTreeMap<String, f64>>(&path).unwrap_err().to_string();
+        let error = read_metrics::<BTreeMap<String, f64>>(&path)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("line 1"), "{error}");
     }
 }

@@ -56,5 +56,9 @@ fn stage(stage: &super::Stage) -> String {
 
 /// `4 to 6`, or `1` alone.
 fn span(min: u32, max: u32) -> String {
-    if min == max { min.to_string() } else { format!("{min} to {max}") }
+    if min == max {
+        min.to_string()
+    } else {
+        format!("{min} to {max}")
+    }
 }
