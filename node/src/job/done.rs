@@ -146,7 +146,7 @@ impl Service {
                     tracing::warn!(peer = %from, "its delta is refused: {why}");
                     reason
                 });
-                self.to_member(
+                self.tell_member(
                     &job,
                     member::Event::Replica {
                         from,
@@ -168,7 +168,7 @@ impl Service {
                     tracing::warn!(peer = %member, "its delta is left out: {why}");
                     reason
                 });
-                self.to_orchestrator(
+                self.tell_orchestrator(
                     &job,
                     orchestrator::Event::DeltaChecked {
                         roster,
@@ -232,7 +232,7 @@ impl Service {
                 };
                 let samples = trained.samples;
                 active.trained = trained;
-                self.to_member(
+                self.tell_member(
                     &job,
                     member::Event::Trained {
                         roster,
@@ -265,7 +265,7 @@ impl Service {
     fn on_trainer_failed(&mut self, job: &CidBytes, roster: Option<Hash32>, tag: Option<u64>, why: String) {
         tracing::warn!(job = %job, "trainer: {why}");
         match (roster, tag) {
-            (Some(roster), _) => self.to_member(job, member::Event::TrainFailed { roster, why }),
+            (Some(roster), _) => self.tell_member(job, member::Event::TrainFailed { roster, why }),
             (None, Some(tag)) => {
                 if let Some(v) = self.jobs.get_mut(job).and_then(|j| j.validator.as_mut()) {
                     v.on_failed(tag);
@@ -308,7 +308,7 @@ impl Service {
         job.zero_state = Some(state.clone());
         job.model = Some(state);
         if job.orchestrator.is_some() {
-            self.to_orchestrator(id, orchestrator::Event::Prepared(held.clone()));
+            self.tell_orchestrator(id, orchestrator::Event::Prepared(held.clone()));
         }
         if roles.has(Role::Validator) {
             let wish = self.jobs.get_mut(id).map(|job| {
@@ -331,9 +331,9 @@ impl Service {
                 if let Some(job) = self.jobs.get_mut(id) {
                     job.model = Some(state);
                 }
-                self.to_member(id, member::Event::Synced(held));
+                self.tell_member(id, member::Event::Synced(held));
             }
-            Err(why) => self.to_member(id, member::Event::FetchFailed(why)),
+            Err(why) => self.tell_member(id, member::Event::FetchFailed(why)),
         }
     }
 }

@@ -164,7 +164,7 @@ impl Service {
         if let Some((standing, _)) = &job.standing {
             return Err(format!("the job is over already: {standing:?}").to_lowercase());
         }
-        self.to_orchestrator(id, orchestrator::Event::Cancel);
+        self.tell_orchestrator(id, orchestrator::Event::Cancel);
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ impl Service {
             .filter(|j| j.orchestrator.is_some())
             .map(|j| j.id.clone())
             .collect();
-        ids.iter().for_each(|id| self.to_orchestrator(id, event()));
+        ids.iter().for_each(|id| self.tell_orchestrator(id, event()));
     }
 
     pub(crate) fn tell_members(&mut self, event: &member::Event) {
@@ -77,7 +77,7 @@ impl Service {
             .filter(|j| j.member.is_some())
             .map(|j| j.id.clone())
             .collect();
-        ids.iter().for_each(|id| self.to_member(id, event.clone()));
+        ids.iter().for_each(|id| self.tell_member(id, event.clone()));
     }
 
     /// Checks an envelope and takes what is new.
@@ -151,7 +151,7 @@ impl Service {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         match LinkKind::from_number(header.kind) {
             Some(LinkKind::Ring) => {
-                self.to_member(
+                self.tell_member(
                     &id,
                     member::Event::Segment {
                         from: from.clone(),

@@ -33,7 +33,7 @@ impl Service {
                 segment: SEGMENT,
             }));
         }
-        self.to_member(id, Event::Synced(zero));
+        self.tell_member(id, Event::Synced(zero));
         self.replay_log(id);
     }
 
@@ -43,7 +43,7 @@ impl Service {
         let none = std::collections::BTreeSet::new();
         for envelope in job.log.lacking(&none, usize::MAX) {
             if let Ok(message) = gym_protocol::message::Verified::open(&envelope, &self.tools.keys) {
-                self.to_member(id, Event::Message(Box::new(message)));
+                self.tell_member(id, Event::Message(Box::new(message)));
             }
         }
     }
@@ -122,11 +122,17 @@ impl Service {
             rank,
             members,
             adapter: Arc::new(model.adapter.clone()),
+            bad_batch: self
+                .tools
+                .home
+                .jobs()
+                .join(id.to_string())
+                .join("bad-batch.jsonl"),
             cancel: job.new_cancel(),
         };
         if !self.tools.trainer.ask(Task::Train(Box::new(task))) {
             let why = "the trainer thread is busy or has stopped".to_owned();
-            self.to_member(id, Event::TrainFailed { roster, why });
+            self.tell_member(id, Event::TrainFailed { roster, why });
         }
     }
 
@@ -174,7 +180,7 @@ impl Service {
         match result {
             Ok((cid, files)) => {
                 job.commit = Some((cid.clone(), files));
-                self.to_member(
+                self.tell_member(
                     id,
                     Event::CommitBuilt {
                         roster,
@@ -185,7 +191,7 @@ impl Service {
             }
             Err(why) => {
                 let why = format!("the delta cannot be committed: {why}");
-                self.to_member(id, Event::TrainFailed { roster, why });
+                self.tell_member(id, Event::TrainFailed { roster, why });
             }
         }
     }
@@ -289,7 +295,7 @@ impl Service {
                 if let Some(job) = self.jobs.get_mut(id) {
                     job.tentative = Some(state);
                 }
-                self.to_member(
+                self.tell_member(
                     id,
                     Event::Applied {
                         manifest,

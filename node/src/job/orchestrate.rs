@@ -102,6 +102,6 @@ impl Service {
     pub(crate) fn cannot_start(&mut self, id: &CidBytes, why: &str) {
         tracing::error!(job = %id, "{why}");
         self.notice(id, why);
-        self.to_orchestrator(id, Event::PrepareFailed(why.to_owned()));
+        self.tell_orchestrator(id, Event::PrepareFailed(why.to_owned()));
     }
 }

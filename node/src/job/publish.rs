@@ -28,7 +28,17 @@ impl Publisher {
     pub(crate) fn send(&self, body: &Body, envelope: Vec<u8>) {
         let topic = match body {
             Body::Job(_) | Body::Status(_) => Topic::Jobs,
-            _ => Topic::Rounds,
+            Body::Roster(_)
+            | Body::Manifest(_)
+            | Body::Attest(_)
+            | Body::Close(_)
+            | Body::Report(_)
+            | Body::Ready(_)
+            | Body::Commitment(_)
+            | Body::Receipt(_)
+            | Body::Cutoff(_)
+            | Body::Reveal(_)
+            | Body::Complaint(_) => Topic::Rounds,
         };
         if self.queue.try_send((topic, envelope)).is_err() {
             tracing::warn!("gossip queue full: {:?} left to synchronisation", body.kind());

@@ -231,11 +231,11 @@ impl Service {
         }
     }
 
-    pub(crate) fn to_member(&mut self, job: &CidBytes, event: member::Event) {
+    pub(crate) fn tell_member(&mut self, job: &CidBytes, event: member::Event) {
         self.work.push_back(Work::Member(job.clone(), Box::new(event)));
     }
 
-    pub(crate) fn to_orchestrator(&mut self, job: &CidBytes, event: orchestrator::Event) {
+    pub(crate) fn tell_orchestrator(&mut self, job: &CidBytes, event: orchestrator::Event) {
         self.work
             .push_back(Work::Orchestrator(job.clone(), Box::new(event)));
     }

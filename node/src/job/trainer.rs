@@ -54,6 +54,8 @@ pub(crate) struct TrainTask {
     pub(crate) rank: u32,
     pub(crate) members: u32,
     pub(crate) adapter: Arc<TensorSet>,
+    /// Where the last batch goes when too many steps in a row were not finite.
+    pub(crate) bad_batch: PathBuf,
     /// Set when the result is no longer wanted; looked at between steps.
     pub(crate) cancel: Arc<AtomicBool>,
 }

@@ -144,7 +144,9 @@ impl Rewards {
     /// whole reward is above 0.
     #[must_use]
     pub fn is_right(&self, scored: &Scored) -> bool {
-        let place = self.names().position(|name| matches!(name, "exact" | "numeric" | "boxed"));
+        let place = self
+            .names()
+            .position(|name| matches!(name, "exact" | "numeric" | "boxed"));
         match place {
             Some(place) => scored.parts.get(place) == Some(&Ok(1.0)),
             None => scored.total.is_ok_and(|total| total > 0.0),

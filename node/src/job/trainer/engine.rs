@@ -1,13 +1,14 @@
 //! The thread itself: one loaded job at a time.
 
 use super::{JobFiles, Report, Task, TrainTask, rows_of};
+use crate::files::{self, Access};
 use crate::job::commit::Trained;
 use gym_protocol::ids::CidBytes;
 use gym_protocol::job::spec::JobSpec;
 use gym_protocol::tensor::TensorSet;
 use gym_training::data::{Question, check_disjoint, read_questions};
 use gym_training::sampling::RolloutKey;
-use gym_training::trainer::{Plan, Rollout, StepInput, StepReport, Trainer};
+use gym_training::trainer::{Plan, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::json;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -135,7 +136,7 @@ fn steps(task: &TrainTask, loaded: &mut Loaded, reports: &Sender<Report>) -> Res
             key: &key,
             step,
         };
-        let report = trainer.step(&input).map_err(|e| e.to_string())?;
+        let report = trainer.step(&input).map_err(|e| explain(&e, step, task))?;
         trained.samples += report.rollouts.len() as u64;
         trained.tokens += report.tokens as u64;
         trained.rollouts.extend(rollout_lines(step, &report.rollouts));
@@ -163,6 +164,18 @@ fn steps(task: &TrainTask, loaded: &mut Loaded, reports: &Sender<Report>) -> Res
         delta,
         trained,
     }))
+}
+
+/// What went wrong; a batch that was not finite is kept for inspection.
+fn explain(error: &StepError, step: u32, task: &TrainTask) -> String {
+    let StepError::TooManyBadSteps { rollouts, .. } = error else {
+        return error.to_string();
+    };
+    let path = &task.bad_batch;
+    match files::write_atomic(path, &rollout_lines(step, rollouts), Access::Everyone) {
+        Ok(()) => format!("{error}; the last batch is in {}", path.display()),
+        Err(e) => format!("{error}; the last batch cannot be kept: {e}"),
+    }
 }
 
 fn metrics_of(report: &StepReport) -> serde_json::Value {
