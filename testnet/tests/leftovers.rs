@@ -1,5 +1,7 @@
 //! However the testnet ends, none of its processes is left.
 
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,8 @@
 //! Survival with real processes: each test is a scenario of `testnet faults`, a network of its own. They are played one
 //! after the other: their deadlines are short, and a machine that plays several at once is a slow one.
 
+#![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
+
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use testnet::RunFolder;
