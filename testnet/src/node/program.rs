@@ -46,9 +46,17 @@ impl Program {
             .context("starting the node's command")?;
         let words = String::from_utf8_lossy(&done.stderr);
         if !done.status.success() {
+            // An error may be several lines long: a place in a file is shown.
+            let error = words
+                .rfind("error: ")
+                .map_or(words.trim(), |at| words[at + 7..].trim());
             bail!(
                 "{}",
-                words.lines().last().unwrap_or("it failed and did not say why")
+                if error.is_empty() {
+                    "it failed and did not say why"
+                } else {
+                    error
+                }
             );
         }
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
