@@ -18,3 +18,5 @@ pub mod tokenizer;
 pub mod trainer;
 
 pub use burn::tensor::Device;
+#[cfg(feature = "cuda")]
+pub use burn::tensor::DeviceType;
