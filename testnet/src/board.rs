@@ -158,7 +158,8 @@ impl Board {
             return;
         };
         doing.clone_into(&mut worker.doing);
-        if worker.round != round {
+        // At the end the round is one that there will not be.
+        if worker.round != round && (self.rounds == 0 || round < self.rounds) {
             (worker.round, worker.step) = (round, 0);
         }
     }
