@@ -23,6 +23,9 @@ pub struct Hello {
     pub record: BoundedBytes<{ 32 * 1024 }>,
     /// Program and version.
     pub agent: BoundedText<96>,
+    /// When this process started, milliseconds since the Unix epoch: another value means another process, with which
+    /// the earlier one's connections are dead whatever the transport still believes.
+    pub started: u64,
 }
 
 /// The answer to a [`Hello`].
@@ -89,6 +92,7 @@ mod tests {
             roles: 5,
             record: vec![1; 9000].try_into().unwrap(),
             agent: "hanzod/0.1.0".to_owned().try_into().unwrap(),
+            started: 1_700_000_000_000,
         }
     }
 

@@ -51,6 +51,8 @@ pub struct PeerInfo {
 struct Peer {
     info: PeerInfo,
     connections: BTreeMap<ConnectionId, Multiaddr>,
+    /// When its process started, by its own clock; 0 before its hello.
+    started: u64,
 }
 
 /// The connected peers.
@@ -110,6 +112,30 @@ impl PeerTable {
         self.change(peer, |info| info.standing = standing);
     }
 
+    /// Notes when a peer's process started. When it is a later one than was known, the connections other than `current`
+    /// are the earlier process's: they are given back to be closed, and the peer is to be admitted anew.
+    pub(crate) fn on_process(
+        &mut self,
+        peer: &PeerId,
+        started: u64,
+        current: ConnectionId,
+    ) -> Option<Vec<ConnectionId>> {
+        let entry = self.peers.get_mut(peer)?;
+        let earlier = std::mem::replace(&mut entry.started, started);
+        if earlier == 0 || earlier >= started {
+            return None;
+        }
+        entry.info.standing = Standing::New;
+        Some(
+            entry
+                .connections
+                .keys()
+                .copied()
+                .filter(|c| *c != current)
+                .collect(),
+        )
+    }
+
     /// Makes a peer a member; its entry when it was none before.
     pub(crate) fn admit(&mut self, peer: &PeerId, hello: &Hello, identity: PeerIdentity) -> Option<PeerInfo> {
         let info = &mut self.peers.get_mut(peer)?.info;
@@ -141,6 +167,7 @@ impl Peer {
         Self {
             info,
             connections: BTreeMap::new(),
+            started: 0,
         }
     }
 

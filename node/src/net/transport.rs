@@ -63,7 +63,7 @@ pub(crate) fn build(
         .map_err(|e| StartError::Protocols(e.to_string()))?
         .with_quic_config(|mut config| {
             // A machine that trains may leave the network without a turn for a while.
-            config.max_idle_timeout = 30_000;
+            config.max_idle_timeout = 12_000;
             config
         })
         .with_dns()

@@ -8,6 +8,8 @@ use crate::time::{Deadline, Time};
 
 /// A holder reveals for a silent member this long after the cutoff.
 const REVEAL_FOR_MS: u64 = 2_000;
+/// A holder that has not signed a receipt after this long is not waited for alone: the next is asked too.
+const RECEIPT_MS: u64 = 6_000;
 /// Replicas kept until their commitment is seen.
 const MAX_UNMATCHED: usize = 16;
 
@@ -50,6 +52,7 @@ impl InRound {
 
     pub(super) fn on_commit_built(
         &mut self,
+        now: Time,
         config: &Config,
         cid: CidBytes,
         salt: Hash32,
@@ -64,7 +67,7 @@ impl InRound {
             cid,
             salt,
             delta,
-            sent_to: std::collections::BTreeSet::new(),
+            sent_to: std::collections::BTreeMap::new(),
             refused_by: std::collections::BTreeSet::new(),
         });
         self.step = Step::Committed;
@@ -75,7 +78,7 @@ impl InRound {
             roster: self.hash,
             commitment,
         })));
-        self.replicate(config, out);
+        self.replicate(now, config, out);
         if self.cutoff.is_some() {
             self.reveal_own(config, out);
         }
@@ -83,6 +86,7 @@ impl InRound {
 
     pub(super) fn on_commitment(
         &mut self,
+        now: Time,
         config: &Config,
         member: PeerBytes,
         commitment: Hash32,
@@ -107,14 +111,14 @@ impl InRound {
                 self.commitments.insert(member, commitment);
             }
         }
-        self.replicate(config, out);
+        self.replicate(now, config, out);
         for replica in std::mem::take(&mut self.unmatched) {
             self.on_replica(config, replica, out);
         }
     }
 
     /// Sends one's commit to the next `redundancy` members whose own commitments have been seen.
-    fn replicate(&mut self, config: &Config, out: &mut Vec<Action>) {
+    fn replicate(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
         let n = self.roster.members.len();
         let Some(own) = &mut self.own else { return };
         let after = (1..n).filter_map(|i| self.roster.members.get((self.rank + i) % n));
@@ -123,7 +127,8 @@ impl InRound {
             if asked >= config.spec.schedule.redundancy as usize {
                 return;
             }
-            if own.sent_to.insert(holder.peer.clone()) {
+            if !own.sent_to.contains_key(&holder.peer) {
+                own.sent_to.insert(holder.peer.clone(), now);
                 out.push(Action::SendReplica {
                     to: holder.peer.clone(),
                     round: self.roster.round,
@@ -138,6 +143,7 @@ impl InRound {
     /// A holder that refuses our delta is replaced by the next: it may be the one at fault.
     pub(super) fn on_complaint(
         &mut self,
+        now: Time,
         config: &Config,
         accuser: &PeerBytes,
         complaint: &Complaint,
@@ -147,11 +153,11 @@ impl InRound {
             return;
         }
         if let Some(own) = &mut self.own
-            && own.sent_to.contains(accuser)
+            && own.sent_to.contains_key(accuser)
         {
             own.refused_by.insert(accuser.clone());
         }
-        self.replicate(config, out);
+        self.replicate(now, config, out);
     }
 
     pub(super) fn on_replica(&mut self, config: &Config, event: Event, out: &mut Vec<Action>) {
@@ -230,6 +236,38 @@ impl InRound {
         if self.cutoff.is_none() {
             self.cutoff = Some(now);
             self.reveal_own(config, out);
+        }
+    }
+
+    /// Holders that owe a receipt, and since when.
+    fn owing(&self) -> impl Iterator<Item = (&PeerBytes, Time)> {
+        let own = self.own.as_ref().filter(|_| self.cutoff.is_none());
+        let receipts = self.receipts.get(&self.me);
+        own.into_iter()
+            .flat_map(|own| own.sent_to.iter().map(move |(holder, at)| (own, holder, *at)))
+            .filter_map(move |(own, holder, at)| {
+                let answered =
+                    receipts.is_some_and(|r| r.contains(holder)) || own.refused_by.contains(holder);
+                (!answered).then_some((holder, at))
+            })
+    }
+
+    pub(super) fn receipt_deadline(&self) -> Option<Deadline> {
+        self.owing()
+            .map(|(_, at)| (at.plus(RECEIPT_MS), "a holder's receipt"))
+            .min()
+    }
+
+    pub(super) fn ask_another_holder(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
+        let late: Vec<PeerBytes> = self
+            .owing()
+            .filter(|(_, at)| at.plus(RECEIPT_MS) <= now)
+            .map(|(holder, _)| holder.clone())
+            .collect();
+        let Some(own) = &mut self.own else { return };
+        if !late.is_empty() {
+            own.refused_by.extend(late);
+            self.replicate(now, config, out);
         }
     }
 

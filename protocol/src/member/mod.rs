@@ -305,7 +305,10 @@ impl Member {
         match &self.phase {
             Phase::Preparing | Phase::Finished => None,
             Phase::Waiting { ready_again } => Some((*ready_again, "saying again that we are ready")),
-            Phase::InRound(r) => earlier(r.reveal_deadline(), r.ring_deadline()),
+            Phase::InRound(r) => earlier(
+                r.receipt_deadline(),
+                earlier(r.reveal_deadline(), r.ring_deadline()),
+            ),
         }
     }
 
@@ -359,7 +362,7 @@ impl Member {
                     )));
                 }
                 if let Phase::InRound(round) = &mut self.phase {
-                    round.on_complaint(&self.config, &m.sender, b, out);
+                    round.on_complaint(now, &self.config, &m.sender, b, out);
                 }
             }
             Body::Job(_)
@@ -435,7 +438,7 @@ impl Member {
                 if round.roster.parent == held.state {
                     round.step = Step::Training;
                     out.push(round.train());
-                } else {
+                } else if round.roster.round.0 == held.closed {
                     out.push(Action::Notice(format!(
                         "the checkpoint of round {} has state {} where the roster names {}: sitting out",
                         round.roster.round,
@@ -444,6 +447,7 @@ impl Member {
                     )));
                     round.step = Step::SittingOut;
                 }
+                // Otherwise an earlier roster's state came late; this roster's is on its way.
             }
             Phase::InRound(_) | Phase::Finished => {}
         }

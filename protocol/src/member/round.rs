@@ -36,7 +36,7 @@ pub(super) struct Own {
     pub(super) cid: CidBytes,
     pub(super) salt: Hash32,
     pub(super) delta: Vec<f32>,
-    pub(super) sent_to: BTreeSet<PeerBytes>,
+    pub(super) sent_to: BTreeMap<PeerBytes, Time>,
     pub(super) refused_by: BTreeSet<PeerBytes>,
 }
 
@@ -204,7 +204,7 @@ impl InRound {
                 self.step = Step::SittingOut;
             }
             Event::CommitBuilt { roster, cid, salt } if roster == self.hash => {
-                self.on_commit_built(config, cid, salt, out);
+                self.on_commit_built(now, config, cid, salt, out);
             }
             Event::Replica { roster, .. } if roster == self.hash => self.on_replica(config, event, out),
             Event::Segment { .. } => self.on_segment(now, config, event, out),
@@ -230,7 +230,7 @@ impl InRound {
 
     pub(super) fn on_message(&mut self, now: Time, config: &Config, m: Verified, out: &mut Vec<Action>) {
         match m.body {
-            Body::Commitment(b) => self.on_commitment(config, m.sender, b.commitment, out),
+            Body::Commitment(b) => self.on_commitment(now, config, m.sender, b.commitment, out),
             Body::Receipt(b) => self.on_receipt(&m.sender, &b),
             Body::Cutoff(_) => self.on_cutoff(now, config, out),
             Body::Reveal(b) => {
@@ -319,6 +319,7 @@ impl InRound {
     }
 
     pub(super) fn on_tick(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
+        self.ask_another_holder(now, config, out);
         self.reveal_for_the_silent(now, config, out);
         self.on_ring_tick(now, config, out);
     }

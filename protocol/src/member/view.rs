@@ -379,6 +379,13 @@ impl InRound {
         owing.retain(|p| *p != config.me);
         owing.dedup();
         for peer in owing {
+            let missing = self.view().map_or(0, ViewState::missing);
+            let detail = format!("round {}: {missing} ring segments are missing", self.roster.round);
+            out.push(Action::Penalise {
+                peer: peer.clone(),
+                offence: Offence::Timeout,
+                detail,
+            });
             out.push(self.complain(config, &peer, Offence::Timeout));
         }
     }

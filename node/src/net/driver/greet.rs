@@ -6,6 +6,7 @@ use super::super::{NetError, NetEvent, Standing, peer_bytes};
 use super::{Driver, answer_all};
 use crate::identity::{PeerIdentity, unix_now};
 use libp2p::request_response::{Event, Message};
+use libp2p::swarm::ConnectionId;
 use libp2p::{PeerId, identify};
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Driver {
                     channel,
                     request_id,
                 } => {
-                    let (reply, refused) = self.answer_hello(&peer, &request);
+                    let (reply, refused) = self.answer_hello(&peer, connection_id, &request);
                     if refused {
                         self.waiting.farewell.insert(request_id, (peer, connection_id));
                     }
@@ -62,7 +63,7 @@ impl Driver {
                         let _ = self.swarm.behaviour_mut().hello.send_response(channel, bytes);
                     }
                 }
-                Message::Response { response, .. } => self.on_hello_reply(&peer, &response),
+                Message::Response { response, .. } => self.on_hello_reply(&peer, connection_id, &response),
             },
             Event::ResponseSent { request_id, .. } | Event::InboundFailure { request_id, .. } => {
                 if let Some((peer, _)) = self.waiting.farewell.remove(&request_id) {
@@ -77,10 +78,10 @@ impl Driver {
     }
 
     /// The reply to a hello, and whether it is a refusal.
-    fn answer_hello(&mut self, peer: &PeerId, bytes: &[u8]) -> (Reply, bool) {
+    fn answer_hello(&mut self, peer: &PeerId, connection: ConnectionId, bytes: &[u8]) -> (Reply, bool) {
         let checked = Hello::decode(bytes)
             .map_err(|e| e.to_string())
-            .and_then(|hello| self.consider(peer, &hello));
+            .and_then(|hello| self.consider(peer, connection, &hello));
         match checked {
             Ok(()) => (Reply::Welcome(self.hello.clone()), false),
             Err(reason) => {
@@ -90,9 +91,9 @@ impl Driver {
         }
     }
 
-    fn on_hello_reply(&mut self, peer: &PeerId, bytes: &[u8]) {
+    fn on_hello_reply(&mut self, peer: &PeerId, connection: ConnectionId, bytes: &[u8]) {
         let result = match Reply::decode(bytes) {
-            Ok(Reply::Welcome(hello)) => self.consider(peer, &hello),
+            Ok(Reply::Welcome(hello)) => self.consider(peer, connection, &hello),
             Ok(Reply::Refused(reason)) => {
                 let reason: String = reason.chars().filter(|c| !c.is_control()).collect();
                 self.refuse(peer, "was refused by a peer", &reason);
@@ -107,12 +108,13 @@ impl Driver {
     }
 
     /// Admits a peer, or says (to it) why not.
-    fn consider(&mut self, peer: &PeerId, hello: &Hello) -> Result<(), String> {
+    fn consider(&mut self, peer: &PeerId, connection: ConnectionId, hello: &Hello) -> Result<(), String> {
         if let Some(reason) = hello.misfit(&self.hello) {
             return Err(reason);
         }
         let identity = PeerIdentity::open(&hello.record, &peer_bytes(peer), &hello.genesis, unix_now())
             .map_err(|e| e.to_string())?;
+        self.on_restart(peer, connection, hello.started);
         if let Some(info) = self.peers.admit(peer, hello, identity) {
             tracing::info!(%peer, roles = %info.roles, "a peer joined");
             let identity = info.identity.clone();
@@ -122,6 +124,19 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// A peer that came back as another process: its earlier connections are closed at once, since a transport may take
+    /// half a minute to see that nobody is there.
+    fn on_restart(&mut self, peer: &PeerId, current: ConnectionId, started: u64) {
+        let Some(stale) = self.peers.on_process(peer, started, current) else {
+            return;
+        };
+        tracing::info!(%peer, "a peer has restarted");
+        for connection in stale {
+            self.swarm.close_connection(connection);
+        }
+        self.emit(NetEvent::PeerLeft(peer_bytes(peer)));
     }
 
     fn record_known(&mut self, peer: &PeerId, identity: Arc<PeerIdentity>) {

@@ -262,6 +262,7 @@ fn own_hello(setup: &Setup) -> Result<Hello, StartError> {
             .try_into()
             .map_err(|e| StartError::Protocols(format!("identity record: {e}")))?,
         agent: super::behaviour::AGENT.to_owned().try_into().unwrap_or_default(),
+        started: crate::job::unix_ms(),
     })
 }
 

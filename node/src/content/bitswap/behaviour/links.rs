@@ -17,11 +17,18 @@ impl Behaviour {
             self.hang_up(peer);
         }
         let known = self.peers.entry(peer).or_default();
-        known.connections.push(connection);
+        let first = known.connections.is_empty();
+        known.connections.insert(0, connection);
         known.keep = None;
-        if known.connections.len() == 1 {
+        if first {
             self.client_event(ClientEvent::Connected(peer));
+            return;
         }
+        // The newest is used: an older one may be a process that is gone, which a transport notices late.
+        known.wants = InFlight::No;
+        known.outbox.clear();
+        self.ledger.on_moved(peer);
+        self.client_event(ClientEvent::Reset(peer));
     }
 
     /// What was under way on a connection is lost with it. The two sides may use different ones, so wants are sent
