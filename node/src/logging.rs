@@ -78,6 +78,7 @@ pub fn start(config: &Config, home: &Home) -> Result<(), LogError> {
         LevelFilter::WARN
     };
     let terminal = fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .with_target(false)
         .without_time()

@@ -16,7 +16,7 @@ const NODES: usize = 4;
 const JOB: &str = "name = \"waits\"\nmodel = \"bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi\"\n\
                    train = \"bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e\"\n\
                    heldout = \"bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku\"\n\
-                   rewards = [{ name = \"numeric\" }]\n[schedule]\nrounds = 1\nmin_workers = 1\n";
+                   use_4bit = false\nrewards = [{ name = \"numeric\" }]\n[schedule]\nrounds = 1\nmin_workers = 1\n";
 
 #[test]
 fn an_interrupt_leaves_no_process() {

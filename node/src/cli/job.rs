@@ -73,7 +73,7 @@ fn list(context: &Context) -> anyhow::Result<()> {
             vec![
                 text(job, "job"),
                 text(job, "name"),
-                text(job, "state"),
+                text(job, "doing"),
                 text(job, "round"),
             ]
         };
@@ -124,17 +124,51 @@ fn watch(context: &Context, job: &str) -> anyhow::Result<()> {
     }
 }
 
-/// `message` when the event has one, else its fields.
+/// One line for people.
 fn plain_event(event: &Value) -> String {
-    match event.get("message").and_then(Value::as_str) {
-        Some(message) => message.to_owned(),
-        None => event
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(key, value)| format!("{key}={value}"))
-            .collect::<Vec<_>>()
-            .join(" "),
+    let get = |key: &str| match event.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => "-".to_owned(),
+    };
+    let count = |key: &str| event.get(key).and_then(Value::as_array).map_or(0, Vec::len);
+    match get("kind").as_str() {
+        "notice" => get("text"),
+        "doing" => format!("{}: {} (round {})", get("role"), get("doing"), get("round")),
+        "round" => format!("round {} starts with {} members", get("round"), count("members")),
+        "step" => {
+            let metric = |key: &str| {
+                event
+                    .pointer(&format!("/metrics/{key}"))
+                    .and_then(Value::as_f64)
+                    .unwrap_or(f64::NAN)
+            };
+            let (round, step, steps) = (get("round"), get("step"), get("steps"));
+            format!(
+                "round {round} step {step} of {steps}: reward {:.3}, {:.0} tokens",
+                metric("reward"),
+                metric("tokens")
+            )
+        }
+        "closed" => {
+            let (round, signers, members) = (get("round"), count("signers"), count("members"));
+            format!(
+                "round {round} closed: state {}, {signers} of {members} signed, checkpoint {}",
+                get("state_hash"),
+                get("checkpoint")
+            )
+        }
+        "report" => {
+            let (before, after, asked) = (get("correct_before"), get("correct_after"), get("questions"));
+            format!(
+                "report on a {}: {before} of {asked} right before, {after} after (round {})",
+                get("subject"),
+                get("round")
+            )
+        }
+        "offence" => format!("peer {} {}", get("peer"), get("detail")),
+        "finished" => format!("job {}: {}", get("standing"), get("why")),
+        _ => event.to_string(),
     }
 }
 

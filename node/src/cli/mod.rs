@@ -127,7 +127,7 @@ where
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {error:#}"));
+            output::complain(&format!("error: {}", explain(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -174,6 +174,20 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(ClientError::NotRunning(_)) => NOT_RUNNING,
         Some(_) | None => FAILED,
     }
+}
+
+/// The error and its causes, each said once: many messages carry their cause already.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(|c| c.to_string()) {
+        let cause = cause.trim_end();
+        if text.is_empty() {
+            cause.clone_into(&mut text);
+        } else if !text.contains(cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 #[cfg(test)]

@@ -271,10 +271,9 @@ impl Service {
         let answer = match Question::decode(bytes) {
             Some(Question::Jobs) => {
                 let none = BTreeSet::new();
-                let first = self
-                    .jobs
-                    .values()
-                    .filter_map(|j| j.log.lacking(&none, MAX_ENVELOPES).into_iter().next());
+                // What is over needs no more members.
+                let running = self.jobs.values().filter(|j| j.is_running());
+                let first = running.filter_map(|j| j.log.lacking(&none, MAX_ENVELOPES).into_iter().next());
                 Answer {
                     envelopes: first.collect(),
                     known: Vec::new(),

@@ -11,6 +11,9 @@ use gym_protocol::message::{Body, JobBody};
 use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 
+const BUSY: &str =
+    "this orchestrator runs a job already; wait for its end or cancel it (see `hanzod job list`)";
+
 impl Service {
     /// Reads the file, adds what it names to the content store, and answers with the job's id once it is announced.
     pub(crate) fn submit(
@@ -25,13 +28,8 @@ impl Service {
             let _ = answer.send(Err(why.into()));
             return;
         }
-        if self
-            .jobs
-            .values()
-            .any(|j| j.orchestrator.is_some() && j.is_running())
-        {
-            let why = "this orchestrator runs a job already; wait for its end or cancel it (hanzod job list)";
-            let _ = answer.send(Err(why.into()));
+        if self.orchestrates() {
+            let _ = answer.send(Err(BUSY.into()));
             return;
         }
         let (content, me) = (self.tools.content.clone(), self.tools.me());
@@ -53,7 +51,18 @@ impl Service {
         });
     }
 
+    fn orchestrates(&self) -> bool {
+        self.jobs
+            .values()
+            .any(|j| j.orchestrator.is_some() && j.is_running())
+    }
+
     pub(crate) fn on_submitted(&mut self, body: JobBody, answer: oneshot::Sender<Result<CidBytes, String>>) {
+        // Another file may have been submitted while this one's content was added.
+        if self.orchestrates() {
+            let _ = answer.send(Err(BUSY.into()));
+            return;
+        }
         let id = cbor::to_dag(&body)
             .map(|bytes| cbor::dag_cid(&bytes))
             .map_err(|e| e.to_string());
@@ -67,6 +76,12 @@ impl Service {
 
 async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> Result<JobBody, String> {
     let file = JobFile::parse(file).map_err(|e| e.to_string())?;
+    if file.use_4bit {
+        return Err(
+            "job file: use_4bit is true (the default); this version trains in f32 only: set use_4bit = false"
+                .into(),
+        );
+    }
     gym_training::reward::Rewards::from_specs(&file.rewards).map_err(|e| format!("job file: {e}"))?;
     let rows = check_locally(&file, base).await?;
     let resolved = Resolved {

@@ -7,8 +7,12 @@ use super::validate::Wish;
 use gym_protocol::cbor::object_hash;
 use gym_protocol::ids::CidBytes;
 use gym_protocol::member::Held;
-use gym_protocol::message::{Body, Standing, Status, Verified};
+use gym_protocol::message::{Body, Standing, Status, Subject, Verified};
 use serde_json::json;
+use std::time::Duration;
+
+/// How long a done job's watchers wait for a validator's report on its last checkpoint.
+const LAST_REPORT: Duration = Duration::from_secs(60);
 
 impl Service {
     /// Notes what a message says of the job's course.
@@ -28,15 +32,21 @@ impl Service {
                 self.grant(id, wish);
             }
             Body::Report(report) => {
+                let what = match &report.subject {
+                    Subject::Delta { member, .. } => format!("{member}'s delta of round {}", report.round),
+                    Subject::Checkpoint { .. } => format!("the checkpoint after {} rounds", report.round),
+                };
                 tracing::info!(
                     by = %message.sender,
-                    "report on round {}: {} of {} right before, {} after",
-                    report.round,
+                    "report on {what}: {} of {} right before, {} after",
                     report.correct_before,
                     report.questions,
                     report.correct_after
                 );
                 job.remember_report(report, &message.sender);
+                if job.standing.is_some() && matches!(report.subject, Subject::Checkpoint { .. }) {
+                    job.events.end();
+                }
             }
             Body::Status(status) if sequenced => self.on_status(id, status),
             Body::Job(_)
@@ -72,8 +82,17 @@ impl Service {
         tracing::info!(job = %id, "job {name}: {}", status.why);
         job.events
             .push("finished", json!({ "standing": name, "why": status.why }));
-        if standing == Standing::Done {
-            self.fetch_last(id);
+        match standing {
+            Standing::Done => {
+                // The validators' word on the last checkpoint is still to come; it ends the events, or its absence does.
+                let events = job.events.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(LAST_REPORT).await;
+                    events.end();
+                });
+                self.fetch_last(id);
+            }
+            Standing::Paused | Standing::Cancelled | Standing::Failed => job.events.end(),
         }
     }
 

@@ -129,11 +129,17 @@ fn add_path_at(
 ) -> Result<Added, AddError> {
     let kind = fs::metadata(path).map_err(read_error(path))?;
     let is_link = fs::symlink_metadata(path).map_err(read_error(path))?.is_symlink();
+    if is_link && depth > 0 {
+        // What it points to may lie anywhere on this machine, and is not what the directory holds.
+        return Err(AddError::Unsupported {
+            path: path.to_owned(),
+        });
+    }
     if kind.is_file() {
         let file = File::open(path).map_err(read_error(path))?;
         return add_reader(sink, layout, path, file);
     }
-    if !kind.is_dir() || (is_link && depth > 0) {
+    if !kind.is_dir() {
         return Err(AddError::Unsupported {
             path: path.to_owned(),
         });

@@ -80,8 +80,8 @@ pub enum AddError {
         /// How many entries it has.
         entries: usize,
     },
-    /// Neither a file nor a directory, or a link to a directory, or a name that is no UTF-8.
-    #[error("{} is neither a regular file nor a directory with a UTF-8 name; remove or replace it", path.display())]
+    /// Neither a file nor a directory, or a symbolic link inside a directory, or a name that is no UTF-8.
+    #[error("{} is a symbolic link, no regular file, or has no UTF-8 name; remove it, or copy the whole with `cp -rL` and add the copy", path.display())]
     Unsupported {
         /// Where.
         path: PathBuf,
