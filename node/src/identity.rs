@@ -6,7 +6,7 @@ use gym_crypto::identity::{Identity, IdentityError, SECRET_BYTES};
 use gym_crypto::record::{Anchor, MAX_RECORD_BYTES, RecordError, SignedRecord, Validity, VerifiedRecord};
 use gym_crypto::signing::PublicKeys;
 use gym_protocol::ids::{Hash32, PeerBytes};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const YEAR: u64 = 365 * 24 * 3600;
@@ -34,6 +34,19 @@ pub enum KeyError {
         path: PathBuf,
         /// What is wrong.
         source: IdentityError,
+    },
+    /// Others can read the secret keys.
+    #[error(
+        "the key file {} has mode {mode:03o}, so that others can read it: run `chmod 600 {}`, and make new keys if \
+         somebody may have",
+        path.display(),
+        path.display()
+    )]
+    Loose {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
     },
     /// No key can be made.
     #[error(transparent)]
@@ -183,6 +196,21 @@ impl NodeIdentity {
     }
 }
 
+/// As ssh does, a key that others can read is not used.
+fn check_owner_only(path: &Path) -> Result<(), KeyError> {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata = std::fs::metadata(path).map_err(|e| FileError::new("read", path, e))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 == 0 {
+        Ok(())
+    } else {
+        Err(KeyError::Loose {
+            path: path.to_path_buf(),
+            mode,
+        })
+    }
+}
+
 fn key_path(home: &Home) -> PathBuf {
     home.identity().join("secret.key")
 }
@@ -282,6 +310,18 @@ mod tests {
         assert_eq!(
             read.keypair().unwrap().public().to_peer_id().to_bytes(),
             read.peer().as_bytes()
+        );
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_not_used() {
+        let (_dir, home) = home();
+        NodeIdentity::create(&home, GENESIS).unwrap();
+        std::fs::set_permissions(key_path(&home), std::fs::Permissions::from_mode(0o644)).unwrap();
+        let message = NodeIdentity::open(&home, GENESIS).unwrap_err().to_string();
+        assert!(
+            message.contains("644") && message.contains("chmod 600"),
+            "{message}"
         );
     }
 

@@ -143,7 +143,8 @@ fn plain_event(event: &Value) -> String {
                     .and_then(Value::as_f64)
                     .unwrap_or(f64::NAN)
             };
-            let (round, step, steps) = (get("round"), get("step"), get("steps"));
+            let step = event.get("step").and_then(Value::as_u64).map_or(0, |n| n + 1);
+            let (round, steps) = (get("round"), get("steps"));
             format!(
                 "round {round} step {step} of {steps}: reward {:.3}, {:.0} tokens",
                 metric("reward"),
