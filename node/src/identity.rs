@@ -217,7 +217,7 @@ fn key_path(home: &Home) -> PathBuf {
 
 fn read_keys(home: &Home) -> Result<Identity, KeyError> {
     let path = key_path(home);
-        check_owner_only(&path)?;
+    check_owner_only(&path)?;
     let secret = zeroize::Zeroizing::new(files::read(&path, SECRET_BYTES as u64)?);
     Identity::from_secret_bytes(&secret).map_err(|source| KeyError::Key { path, source })
 }
