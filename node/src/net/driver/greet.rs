@@ -10,6 +10,9 @@ use libp2p::swarm::ConnectionId;
 use libp2p::{PeerId, identify};
 use std::sync::Arc;
 
+/// How long a refused peer's connection stays, so that it hears why.
+const FAREWELL: std::time::Duration = std::time::Duration::from_secs(1);
+
 impl Driver {
     /// A peer said what it speaks and where it listens.
     pub(super) fn on_identified(&mut self, peer: PeerId, info: &identify::Info) {
@@ -67,7 +70,7 @@ impl Driver {
             },
             Event::ResponseSent { request_id, .. } | Event::InboundFailure { request_id, .. } => {
                 if let Some((peer, _)) = self.waiting.farewell.remove(&request_id) {
-                    self.send_away(peer);
+                    self.send_away_soon(peer);
                 }
             }
             Event::OutboundFailure { peer, error, .. } => {
@@ -97,13 +100,13 @@ impl Driver {
             Ok(Reply::Refused(reason)) => {
                 let reason: String = reason.chars().filter(|c| !c.is_control()).collect();
                 self.refuse(peer, "was refused by a peer", &reason);
-                return self.send_away(*peer);
+                return self.send_away_soon(*peer);
             }
             Err(error) => Err(error.to_string()),
         };
         if let Err(reason) = result {
             self.refuse(peer, "refused a peer", &reason);
-            self.send_away(*peer);
+            self.send_away_soon(*peer);
         }
     }
 
@@ -167,6 +170,27 @@ impl Driver {
             reason: reason.to_owned(),
         };
         answer_all(self.waiting.record.remove(peer), &Err(error));
+    }
+
+    /// Lets what was said reach the peer first: both sides ask at once, and a connection that closes under the other's
+    /// answer leaves it without a reason.
+    fn send_away_soon(&mut self, peer: PeerId) {
+        self.leaving.entry(peer).or_insert_with(tokio::time::Instant::now);
+    }
+
+    /// Closes the connections of those that were refused a while ago.
+    pub(super) fn send_away_the_refused(&mut self) {
+        let due = |since: &tokio::time::Instant| since.elapsed() >= FAREWELL;
+        let peers: Vec<PeerId> = self
+            .leaving
+            .iter()
+            .filter(|(_, since)| due(since))
+            .map(|(p, _)| *p)
+            .collect();
+        for peer in peers {
+            self.leaving.remove(&peer);
+            self.send_away(peer);
+        }
     }
 
     /// Closes all connections to a peer that is not of this network, and forgets where it is.

@@ -67,6 +67,8 @@ pub struct Driver {
     waiting: Waiting,
     /// Peers of other networks, and when they were refused.
     refused: HashMap<PeerId, tokio::time::Instant>,
+    /// Refused peers whose connections are about to be closed, and since when.
+    leaving: HashMap<PeerId, tokio::time::Instant>,
     replies: FuturesUnordered<BoxFuture<'static, SyncReply>>,
 }
 
@@ -147,6 +149,7 @@ impl Driver {
             dht: Dht::default(),
             waiting: Waiting::default(),
             refused: HashMap::new(),
+            leaving: HashMap::new(),
             replies: FuturesUnordered::new(),
         };
         driver.join();
@@ -226,6 +229,7 @@ impl Driver {
     fn tick(&mut self) {
         self.waiting.forget_abandoned();
         self.dht.forget_abandoned();
+        self.send_away_the_refused();
         self.refused.retain(|_, since| since.elapsed() < REFUSED_FOR);
         self.join();
         self.metrics
