@@ -6,7 +6,7 @@
 use burn::tensor::Device;
 use gym_training::adapter::Adapter;
 use gym_training::lora::Lora;
-use gym_training::model::{Decoder, TokenBatch};
+use gym_training::model::{Decoder, Packed};
 use std::io::Write;
 use std::path::Path;
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// Logits at every place of one prompt, [place][vocabulary].
 fn logits(decoder: &Decoder, lora: Option<&Lora>, ids: &[u32]) -> Vec<Vec<f32>> {
-    let batch = TokenBatch::right_padded(&[ids], 0);
+    let batch = Packed::rows(&[ids]);
     let logits = decoder.logits(decoder.hidden(&batch, lora));
     let flat: Vec<f32> = logits.to_data().iter::<f32>().collect();
     flat.chunks(decoder.config().vocab_size)

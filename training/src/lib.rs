@@ -8,6 +8,7 @@ pub mod gspo;
 pub mod lora;
 pub mod metrics;
 pub mod model;
+mod ops;
 pub mod optim;
 pub mod plot;
 pub mod pretrain;

@@ -1,6 +1,7 @@
 //! Low-rank adapters (Hu et al. 2021) on the decoder's linear layers (TRAINING "LoRA").
 
 use crate::model::{Decoder, Weight};
+use crate::ops::Adapter;
 use crate::sampling::{derive_key, units};
 use burn::tensor::{Device, Gradients, Tensor};
 use gym_protocol::job::spec::LoraSpec;
@@ -15,26 +16,7 @@ const PREFIX: &str = "base_model.model.";
 /// [`Lora::tracked`] gives a copy that is a leaf of the autodiff graph. A clone is cheap: tensors are shared.
 #[derive(Clone, Debug)]
 pub struct Lora {
-    pairs: BTreeMap<String, Pair>,
-}
-
-/// (alpha/r)·(x·Aᵀ)·Bᵀ of one layer.
-#[derive(Clone, Debug)]
-pub(crate) struct Pair {
-    /// [r, in]
-    a: Tensor<2>,
-    /// [out, r]
-    b: Tensor<2>,
-    scale: f64,
-}
-
-impl Pair {
-    /// `x` [N, in] to [N, out].
-    pub(crate) fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        // B is small; scaling it is cheaper than scaling the product.
-        let b = self.b.clone().mul_scalar(self.scale);
-        x.matmul(self.a.clone().transpose()).matmul(b.transpose())
-    }
+    pairs: BTreeMap<String, Adapter>,
 }
 
 /// Why an adapter does not fit a model.
@@ -98,7 +80,7 @@ impl Lora {
             let a = take("lora_A", [rank, input])?;
             let b = take("lora_B", [output, rank])?;
             let scale = spec.alpha / f64::from(spec.rank);
-            pairs.insert(module, Pair { a, b, scale });
+            pairs.insert(module, Adapter { a, b, scale });
         }
         let lora = Self { pairs };
         if used != tensors.0.len() {
@@ -157,12 +139,12 @@ impl Lora {
             .sum()
     }
 
-    pub(crate) fn pair(&self, module: &str) -> Option<&Pair> {
+    pub(crate) fn adapter(&self, module: &str) -> Option<&Adapter> {
         self.pairs.get(module)
     }
 
     fn weights(&self) -> BTreeMap<String, Tensor<2>> {
-        let both = |(module, pair): (&String, &Pair)| {
+        let both = |(module, pair): (&String, &Adapter)| {
             [
                 (tensor_name(module, "lora_A"), pair.a.clone()),
                 (tensor_name(module, "lora_B"), pair.b.clone()),
@@ -173,7 +155,7 @@ impl Lora {
 
     fn map(&self, f: impl Fn(Tensor<2>) -> Tensor<2>) -> Self {
         let pairs = self.pairs.iter().map(|(module, pair)| {
-            let pair = Pair {
+            let pair = Adapter {
                 a: f(pair.a.clone()),
                 b: f(pair.b.clone()),
                 scale: pair.scale,

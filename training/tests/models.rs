@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 use common::{Reference, fixture, max_diff};
 use gym_training::adapter::Adapter;
 use gym_training::lora::Lora;
-use gym_training::model::{Decoder, KvCache, LoadError, ModelConfig, TokenBatch, Weight};
+use gym_training::model::{Decoder, KvCache, LoadError, ModelConfig, Packed, Weight};
 use std::path::Path;
 
 const MODELS: [&str; 2] = ["qwen3", "qwen3_untied"];
@@ -27,26 +27,27 @@ fn adapter(model: &str, decoder: &Decoder) -> Lora {
     Lora::from_tensors(decoder, &adapter.lora, &adapter.tensors).unwrap()
 }
 
-fn logits(decoder: &Decoder, batch: &TokenBatch, lora: Option<&Lora>) -> Vec<f32> {
+fn logits(decoder: &Decoder, batch: &Packed, lora: Option<&Lora>) -> Vec<f32> {
     let logits = decoder.logits(decoder.hidden(batch, lora));
     logits.to_data().iter::<f32>().collect()
 }
 
-/// Largest difference at unpadded places.
-fn unpadded_diff(batch: &TokenBatch, vocab: usize, got: &[f32], want: &[f32]) -> f32 {
+/// Largest difference at unpadded places of `want`, [B, T, vocab] padded as `mask` says.
+fn unpadded_diff(mask: &[i32], vocab: usize, got: &[f32], want: &[f32]) -> f32 {
+    let places = (0..mask.len()).filter(|place| mask[*place] == 1);
+    let want: Vec<f32> = places
+        .flat_map(|place| want[place * vocab..][..vocab].to_vec())
+        .collect();
     assert_eq!(got.len(), want.len());
-    let places = batch.spans().iter().enumerate().flat_map(|(row, span)| {
-        let width = batch.width();
-        span.clone().map(move |place| (row * width + place) * vocab)
-    });
-    places
-        .map(|at| {
-            max_diff(
-                got[at..at + vocab].iter().copied(),
-                want[at..at + vocab].iter().copied(),
-            )
-        })
-        .fold(0.0, f32::max)
+    max_diff(got.iter().copied(), want)
+}
+
+fn padded(expected: &Reference, side: &str) -> (Packed, Vec<i32>) {
+    let name = format!("input_ids_{side}");
+    let ids: Vec<u32> = expected.i32(&name).iter().map(|id| *id as u32).collect();
+    let mask = expected.i32(&format!("attention_mask_{side}"));
+    let bytes: Vec<u8> = mask.iter().map(|m| *m as u8).collect();
+    (Packed::masked(&ids, &bytes, expected.shape(&name)[1]), mask)
 }
 
 #[test]
@@ -55,18 +56,16 @@ fn logits_equal_transformers_under_both_paddings() {
         let (decoder, expected) = load(model);
         let vocab = decoder.config().vocab_size;
         let rows = expected.rows("input_ids_left", "attention_mask_left");
-        for (side, batch) in [
-            ("left", TokenBatch::left_padded(&rows, 0)),
-            ("right", TokenBatch::right_padded(&rows, 0)),
-        ] {
+        for side in ["left", "right"] {
+            let (batch, mask) = padded(&expected, side);
             let got = logits(&decoder, &batch, None);
-            let diff = unpadded_diff(&batch, vocab, &got, &expected.f32(&format!("logits_{side}")));
+            let diff = unpadded_diff(&mask, vocab, &got, &expected.f32(&format!("logits_{side}")));
             println!("{model} {side}: {diff:e}");
             assert!(diff < LOGITS, "{model} {side}: {diff:e}");
         }
-        let alone = TokenBatch::right_padded(&rows[1..], 0);
+        let alone = Packed::rows(&rows[1..]);
         let got = logits(&decoder, &alone, None);
-        let diff = unpadded_diff(&alone, vocab, &got, &expected.f32("logits_row1_unpadded"));
+        let diff = max_diff(got, expected.f32("logits_row1_unpadded"));
         assert!(diff < LOGITS, "{model} unpadded: {diff:e}");
     }
 }
@@ -94,12 +93,12 @@ fn adapter_logits_and_gradients_equal_peft() {
         let (decoder, expected) = load(model);
         let lora = adapter(model, &decoder).tracked();
         let rows = expected.rows("input_ids_left", "attention_mask_left");
-        let batch = TokenBatch::left_padded(&rows, 0);
+        let (batch, mask) = padded(&expected, "left");
         let hidden = decoder.hidden(&batch, Some(&lora));
         let logits = decoder.logits(hidden);
         let vocab = decoder.config().vocab_size;
         let got: Vec<f32> = logits.to_data().iter::<f32>().collect();
-        let diff = unpadded_diff(&batch, vocab, &got, &expected.f32("adapter_logits_left"));
+        let diff = unpadded_diff(&mask, vocab, &got, &expected.f32("adapter_logits_left"));
         println!("{model} adapter logits: {diff:e}");
         assert!(diff < LOGITS, "{model}: {diff:e}");
 
@@ -122,13 +121,11 @@ fn adapter_logits_and_gradients_equal_peft() {
 }
 
 /// Mean over places whose target and predecessor are both unpadded.
-fn nll(batch: &TokenBatch, rows: &[Vec<u32>], logits: Tensor<2>) -> Tensor<1> {
+fn nll(batch: &Packed, rows: &[Vec<u32>], logits: Tensor<2>) -> Tensor<1> {
     let (mut places, mut targets) = (Vec::new(), Vec::new());
-    for (row, (span, tokens)) in batch.spans().iter().zip(rows).enumerate() {
-        for (offset, token) in tokens.iter().enumerate().skip(1) {
-            places.push((row * batch.width() + span.start + offset - 1) as i64);
-            targets.push(i64::from(*token));
-        }
+    for (segment, tokens) in batch.segments().iter().zip(rows) {
+        places.extend(segment.places.clone().map(|p| p as i64).take(tokens.len() - 1));
+        targets.extend(tokens[1..].iter().map(|t| i64::from(*t)));
     }
     let count = places.len();
     let device = Device::flex();
@@ -146,25 +143,26 @@ fn the_cache_changes_nothing_and_greedy_continues_as_transformers_does() {
         let steps = expected.shape("greedy_ids")[1];
         let mut cache = KvCache::new(decoder.config().num_hidden_layers, batch_width(&rows) + steps);
         let mut whole = rows.clone();
-        let mut batch = TokenBatch::left_padded(&rows, 0);
-        for _ in 0..steps {
-            let cached = decoder.logits(decoder.hidden_cached(&batch, None, &mut cache));
-            let cached: Vec<f32> = cached.to_data().iter::<f32>().collect();
-            let plain_batch = TokenBatch::left_padded(&whole, 0);
-            let plain = logits(&decoder, &plain_batch, None);
-            let mut next = Vec::new();
+        let mut next: Vec<u32> = Vec::new();
+        for step in 0..steps {
+            let (cached, last) = if step == 0 {
+                let prompts = Packed::rows(&rows);
+                (decoder.prefill(&prompts, None, &mut cache), ends(&prompts))
+            } else {
+                (decoder.decode(&next, None, &mut cache), (0..rows.len()).collect())
+            };
+            let cached: Vec<f32> = decoder.logits(cached).to_data().iter::<f32>().collect();
+            let packed = Packed::rows(&whole);
+            let plain = logits(&decoder, &packed, None);
+            next.clear();
             for (row, tokens) in whole.iter_mut().enumerate() {
-                let last = |all: &[f32], width: usize| {
-                    let end = (row + 1) * width * vocab;
-                    all[end - vocab..end].to_vec()
-                };
-                let (a, b) = (last(&cached, batch.width()), last(&plain, plain_batch.width()));
-                assert!(max_diff(a.iter().copied(), b) < LOGITS);
+                let a = &cached[last[row] * vocab..][..vocab];
+                let b = &plain[ends(&packed)[row] * vocab..][..vocab];
+                assert!(max_diff(a.iter().copied(), b.iter().copied()) < LOGITS);
                 let best = (0..vocab).max_by(|i, j| a[*i].total_cmp(&a[*j])).unwrap();
                 tokens.push(best as u32);
-                next.push([best as u32]);
+                next.push(best as u32);
             }
-            batch = TokenBatch::right_padded(&next, 0);
         }
         let greedy = expected.i32("greedy_ids");
         for (row, tokens) in whole.iter().enumerate() {
@@ -173,6 +171,10 @@ fn the_cache_changes_nothing_and_greedy_continues_as_transformers_does() {
             assert_eq!(got, want, "{model} row {row}");
         }
     }
+}
+
+fn ends(packed: &Packed) -> Vec<usize> {
+    packed.segments().iter().map(|s| s.places.end - 1).collect()
 }
 
 fn batch_width(rows: &[Vec<u32>]) -> usize {
@@ -208,7 +210,7 @@ fn every_weight_of_a_tracked_model_has_a_gradient() {
     let (decoder, expected) = load("qwen3_untied");
     let tracked = decoder.tracked().unwrap();
     let rows = expected.rows("input_ids_left", "attention_mask_left");
-    let batch = TokenBatch::right_padded(&rows, 0);
+    let batch = Packed::rows(&rows);
     let loss = nll(&batch, &rows, tracked.logits(tracked.hidden(&batch, None)));
     let value: f32 = loss.clone().into_scalar();
     assert!((value - expected.f32("base_nll")[0]).abs() < 1e-5);

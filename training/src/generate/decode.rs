@@ -2,7 +2,7 @@
 
 use super::{Completion, Draw, Finish, GenerateConfig, GenerateError, Request};
 use crate::lora::Lora;
-use crate::model::{Decoder, KvCache, TokenBatch};
+use crate::model::{Decoder, KvCache, Packed};
 use crate::sampling::{LogSoftmax, greedy};
 use burn::tensor::{Int, Tensor, TensorData};
 
@@ -39,12 +39,15 @@ impl<'a> Decoding<'a> {
         config: &'a GenerateConfig,
     ) -> Result<Self, GenerateError> {
         let prompts: Vec<&[u32]> = batch.iter().map(|r| requests[*r].prompt).collect();
-        let tokens = TokenBatch::left_padded(&prompts, config.pad);
-        let capacity = tokens.width() + config.max_new_tokens;
+        let tokens = Packed::rows(&prompts);
+        let longest = prompts.iter().map(|p| p.len()).max().unwrap_or(0);
+        let capacity = longest + config.max_new_tokens;
         let mut cache = KvCache::new(decoder.config().num_hidden_layers, capacity);
-        let hidden = decoder.hidden_cached(&tokens, lora, &mut cache);
-        let last: Vec<i64> = (1..=batch.len())
-            .map(|row| (row * tokens.width() - 1) as i64)
+        let hidden = decoder.prefill(&tokens, lora, &mut cache);
+        let last: Vec<i64> = tokens
+            .segments()
+            .iter()
+            .map(|s| s.places.end as i64 - 1)
             .collect();
         let last = Tensor::<1, Int>::from_data(TensorData::new(last, [batch.len()]), decoder.device());
         let logits = to_rows(decoder.logits(hidden.select(0, last)));
@@ -74,13 +77,12 @@ impl<'a> Decoding<'a> {
     pub(super) fn finish(mut self) -> Result<Vec<(usize, Completion)>, GenerateError> {
         self.drop_finished();
         while !self.rows.is_empty() {
-            let next: Vec<[u32; 1]> = self
+            let next: Vec<u32> = self
                 .rows
                 .iter()
-                .map(|r| [r.tokens.last().copied().unwrap_or(self.config.pad)])
+                .map(|r| r.tokens.last().copied().unwrap_or(self.config.pad))
                 .collect();
-            let batch = TokenBatch::right_padded(&next, self.config.pad);
-            let hidden = self.decoder.hidden_cached(&batch, self.lora, &mut self.cache);
+            let hidden = self.decoder.decode(&next, self.lora, &mut self.cache);
             let logits = to_rows(self.decoder.logits(hidden));
             let mut rows = std::mem::take(&mut self.rows);
             for (row, logits) in rows.iter_mut().zip(&logits) {

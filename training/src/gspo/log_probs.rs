@@ -4,8 +4,9 @@
 //! It runs without autodiff on chunks of places, so that [places, vocabulary] never stands whole in memory.
 
 use crate::lora::Lora;
-use crate::model::{Decoder, TokenBatch};
+use crate::model::{Decoder, Packed};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use std::collections::BTreeMap;
 
 /// Places whose logits are held at once.
 const CHUNK: usize = 1024;
@@ -25,15 +26,14 @@ pub(crate) struct LogProbs {
     hidden: Tensor<2>,
 }
 
-/// A forward pass over `sequences`, right-padded with `pad`, without filters at temperature `t`.
+/// A forward pass over `sequences`, without filters at temperature `t`.
 pub(crate) fn log_probs(
     decoder: &Decoder,
     lora: Option<&Lora>,
     sequences: &[Sequence<'_>],
     temperature: f64,
-    pad: u32,
 ) -> LogProbs {
-    let hidden = predicting_states(decoder, lora, sequences, pad);
+    let hidden = predicting_states(decoder, lora, sequences);
     let targets = targets(sequences);
     let mut flat = Vec::with_capacity(targets.len());
     let inner = hidden.clone().inner();
@@ -90,30 +90,26 @@ impl LogProbs {
     }
 }
 
-/// Hidden states at each completion token's predecessor, sequence by sequence: [N, H].
-fn predicting_states(
-    decoder: &Decoder,
-    lora: Option<&Lora>,
-    sequences: &[Sequence<'_>],
-    pad: u32,
-) -> Tensor<2> {
-    let rows: Vec<Vec<u32>> = sequences
-        .iter()
-        .map(|s| [s.prompt, s.completion].concat())
-        .collect();
-    let batch = TokenBatch::right_padded(&rows, pad);
-    let width = batch.width();
-    let places: Vec<i64> = sequences
-        .iter()
-        .enumerate()
-        .flat_map(|(row, s)| {
-            let first = row * width + s.prompt.len() - 1;
-            (first..first + s.completion.len()).map(|place| place as i64)
-        })
-        .collect();
-    let count = places.len();
-    let places = Tensor::from_data(TensorData::new(places, [count]), decoder.device());
-    decoder.hidden(&batch, lora).select(0, places)
+/// Hidden states at each completion token's predecessor, sequence by sequence: [N, H]. A prompt that sequences share
+/// is run once.
+fn predicting_states(decoder: &Decoder, lora: Option<&Lora>, sequences: &[Sequence<'_>]) -> Tensor<2> {
+    let mut packed = Packed::default();
+    let mut prompts: BTreeMap<&[u32], usize> = BTreeMap::new();
+    let mut places = Vec::new();
+    for Sequence { prompt, completion } in sequences {
+        let prefix = *prompts.entry(prompt).or_insert_with(|| packed.push(prompt));
+        let last = packed.segments()[prefix].places.end - 1;
+        // The last completion token predicts nothing.
+        let read = &completion[..completion.len().saturating_sub(1)];
+        if !completion.is_empty() {
+            places.push(last);
+        }
+        if !read.is_empty() {
+            let own = packed.push_after(prefix, read);
+            places.extend(packed.segments()[own].places.clone());
+        }
+    }
+    decoder.hidden_at(&packed, lora, &places)
 }
 
 fn targets(sequences: &[Sequence<'_>]) -> Vec<i64> {

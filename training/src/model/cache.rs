@@ -1,5 +1,7 @@
 //! Keys and values of the places already seen.
 
+use super::packed::Segment;
+use crate::ops::AttentionShape;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// Keys and values of every layer, [B, kv heads, capacity, D] each, filled up to one common length.
@@ -31,7 +33,7 @@ impl KvCache {
         }
     }
 
-    /// Places filled in every row.
+    /// Places filled in every row, the padding before it included.
     #[must_use]
     pub fn filled(&self) -> usize {
         self.filled
@@ -41,6 +43,11 @@ impl KvCache {
     #[must_use]
     pub fn rows(&self) -> usize {
         self.starts.len()
+    }
+
+    /// Position id of each row's next token.
+    pub(crate) fn next_positions(&self) -> Vec<usize> {
+        self.starts.iter().map(|s| self.filled - s).collect()
     }
 
     /// Padding before each row.
@@ -59,37 +66,73 @@ impl KvCache {
         self.starts = rows.iter().map(|r| self.starts[*r]).collect();
     }
 
-    /// Starts with rows of these paddings.
-    pub(crate) fn open(&mut self, starts: Vec<usize>) {
-        self.starts = starts;
+    /// Starts with one row a segment, none of which has a prefix.
+    pub(crate) fn open(&mut self, layout: &[Segment]) {
+        self.filled = layout.iter().map(|s| s.places.len()).max().unwrap_or(0);
+        self.starts = layout.iter().map(|s| self.filled - s.places.len()).collect();
     }
 
-    /// Appends a layer's keys and values [B, kv heads, T, D] and returns all filled ones.
+    /// Writes a layer's keys and values of packed prompts [N, kv heads·D] into the rows opened for them.
+    pub(crate) fn fill(
+        &mut self,
+        layer: usize,
+        keys: &Tensor<2>,
+        values: &Tensor<2>,
+        layout: &[Segment],
+        shape: &AttentionShape,
+    ) {
+        let device = keys.device();
+        let (rows, width) = (layout.len(), self.filled);
+        // Padding repeats token 0: finite, and never seen.
+        let places: Vec<i64> = layout
+            .iter()
+            .zip(&self.starts)
+            .flat_map(|(s, start)| std::iter::repeat_n(0, *start).chain(s.places.clone().map(|p| p as i64)))
+            .collect();
+        let index = Tensor::<1, Int>::from_data(TensorData::new(places, [rows * width]), &device);
+        let full = [rows, shape.kv_heads, self.capacity.max(width), shape.head_dim];
+        let laid = |t: &Tensor<2>| {
+            let padded = t.clone().inner().select(0, index.clone());
+            let by_head = padded
+                .reshape([rows, width, shape.kv_heads, shape.head_dim])
+                .swap_dims(1, 2);
+            Tensor::zeros(full, &device)
+                .slice_assign([0..rows, 0..shape.kv_heads, 0..width, 0..shape.head_dim], by_head)
+        };
+        self.layers[layer] = Some(LayerCache {
+            keys: laid(keys),
+            values: laid(values),
+        });
+    }
+
+    /// Appends a layer's keys and values of one token a row, [B, kv heads·D], and returns all of them,
+    /// [B, kv heads, capacity, D].
     pub(crate) fn append(
         &mut self,
         layer: usize,
-        keys: Tensor<4>,
-        values: Tensor<4>,
+        keys: Tensor<2>,
+        values: Tensor<2>,
+        shape: &AttentionShape,
     ) -> (Tensor<4>, Tensor<4>) {
-        let [rows, heads, width, dim] = keys.dims();
-        let end = self.filled + width;
-        let shape = [rows, heads, self.capacity.max(end), dim];
+        let (rows, at) = (self.starts.len(), self.filled);
+        let full = [rows, shape.kv_heads, self.capacity.max(at + 1), shape.head_dim];
         let device = keys.device();
         // Taken out of its slot so that the tensors have one owner and are written in place.
         let LayerCache { keys: k, values: v } = self.layers[layer].take().unwrap_or_else(|| LayerCache {
-            keys: Tensor::zeros(shape, &device),
-            values: Tensor::zeros(shape, &device),
+            keys: Tensor::zeros(full, &device),
+            values: Tensor::zeros(full, &device),
         });
-        let place = [0..rows, 0..heads, self.filled..end, 0..dim];
-        let k = k.slice_assign(place.clone(), keys);
-        let v = v.slice_assign(place, values);
-        let all = (k.clone().narrow(2, 0, end), v.clone().narrow(2, 0, end));
-        self.layers[layer] = Some(LayerCache { keys: k, values: v });
-        all
+        let one = |t: Tensor<2>| t.reshape([rows, shape.kv_heads, 1, shape.head_dim]);
+        let place = [0..rows, 0..shape.kv_heads, at..at + 1, 0..shape.head_dim];
+        let filled = self.layers[layer].insert(LayerCache {
+            keys: k.slice_assign(place.clone(), one(keys)),
+            values: v.slice_assign(place, one(values)),
+        });
+        (filled.keys.clone(), filled.values.clone())
     }
 
-    /// Counts `width` appended places, once every layer has them.
-    pub(crate) fn advance(&mut self, width: usize) {
-        self.filled += width;
+    /// Counts an appended place, once every layer has it.
+    pub(crate) fn advance(&mut self) {
+        self.filled += 1;
     }
 }

@@ -2,7 +2,8 @@
 
 use super::linear::Linear;
 use crate::lora::Lora;
-use burn::tensor::{Tensor, activation};
+use crate::ops;
+use burn::tensor::Tensor;
 
 /// down(silu(gate(x)) · up(x)).
 #[derive(Clone, Debug)]
@@ -15,8 +16,8 @@ pub(crate) struct Mlp {
 impl Mlp {
     /// `x` and the result: [N, H].
     pub(crate) fn forward(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
-        let gate = activation::silu(self.gate.forward(x.clone(), lora));
+        let gate = self.gate.forward(x.clone(), lora);
         let up = self.up.forward(x, lora);
-        self.down.forward(gate * up, lora)
+        self.down.forward(ops::swiglu(gate, up), lora)
     }
 }

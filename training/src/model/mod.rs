@@ -1,32 +1,35 @@
 //! One decoder, assembled from parts by its configuration (TRAINING "Models").
 
 mod attention;
-mod batch;
 mod cache;
 mod config;
 mod init;
 mod linear;
 mod mlp;
 mod norm;
+mod packed;
+mod pass;
 mod rope;
 mod save;
 mod weights;
 
-pub use batch::TokenBatch;
 pub use cache::KvCache;
 pub use config::{Architecture, ConfigError, HeadKind, ModelConfig, RopeConfig};
+pub use packed::{Packed, Segment};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
 pub use weights::{Weight, Weights, WeightsError};
 pub(crate) use weights::{map_file, to_f32};
 
 use crate::lora::Lora;
-use attention::{Attention, Geometry, Slot};
-use burn::tensor::{Device, Gradients, Tensor};
+use crate::ops::AttentionShape;
+use attention::Attention;
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use linear::Linear;
 use mlp::Mlp;
 use norm::RmsNorm;
+use pass::{Memory, Pass, State};
 use rope::Rope;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -224,24 +227,34 @@ impl Decoder {
         TensorSet(all.collect())
     }
 
-    /// Hidden states after the final norm, [B·T, H], row-major by row and place.
+    /// Hidden states after the final norm, [N, H], in packed order.
     #[must_use]
-    pub fn hidden(&self, batch: &TokenBatch, lora: Option<&Lora>) -> Tensor<2> {
-        let starts = batch.starts();
-        let geometry = self.geometry(&starts, batch.width(), 0);
-        self.run(batch, &geometry, lora, None)
+    pub fn hidden(&self, packed: &Packed, lora: Option<&Lora>) -> Tensor<2> {
+        self.run(packed.ids(), &self.pass(packed), lora, Memory::None)
     }
 
-    /// The same for places that follow those in `cache`, which they are added to. `batch` is left-padded when the
-    /// cache is empty, and unpadded after that.
+    /// The same at `places` of the packed order only, [places, H].
     #[must_use]
-    pub fn hidden_cached(&self, batch: &TokenBatch, lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
-        if cache.filled() == 0 {
-            cache.open(batch.starts());
-        }
-        let geometry = self.geometry(cache.starts(), batch.width(), cache.filled());
-        let hidden = self.run(batch, &geometry, lora, Some(cache));
-        cache.advance(batch.width());
+    pub fn hidden_at(&self, packed: &Packed, lora: Option<&Lora>, places: &[usize]) -> Tensor<2> {
+        self.hidden(packed, lora).select(0, indices(places, &self.device))
+    }
+
+    /// The same of prompts, one a row of the empty `cache`, which is filled.
+    #[must_use]
+    pub fn prefill(&self, prompts: &Packed, lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
+        cache.open(prompts.segments());
+        self.run(prompts.ids(), &self.pass(prompts), lora, Memory::Prefill(cache))
+    }
+
+    /// The same of one new token for each row of `cache`, [B, H].
+    #[must_use]
+    pub fn decode(&self, tokens: &[u32], lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
+        let pass = Pass {
+            layout: [].into(),
+            rotation: self.rope.at(&cache.next_positions(), &self.device),
+        };
+        let hidden = self.run(tokens, &pass, lora, Memory::Decode(&mut *cache));
+        cache.advance();
         hidden
     }
 
@@ -256,51 +269,37 @@ impl Decoder {
         by_logits.matmul(self.head.clone())
     }
 
-    fn geometry(&self, starts: &[usize], width: usize, seen: usize) -> Geometry {
-        let padded = starts.iter().any(|s| *s > 0);
-        let distinct: &[usize] = if padded { starts } else { &[0] };
-        let positions: Vec<usize> = distinct
-            .iter()
-            .flat_map(|start| (seen..seen + width).map(|place| place.saturating_sub(*start)))
-            .collect();
-        Geometry {
-            rows: starts.len(),
-            width,
-            rotation: self.rope.at(&positions, distinct.len(), &self.device),
-            bias: attention::bias(starts, width, seen, &self.device),
+    fn pass(&self, packed: &Packed) -> Pass {
+        Pass {
+            layout: packed.layout(),
+            rotation: self.rope.at(&packed.positions(), &self.device),
         }
     }
 
-    fn run(
-        &self,
-        batch: &TokenBatch,
-        geometry: &Geometry,
-        lora: Option<&Lora>,
-        mut cache: Option<&mut KvCache>,
-    ) -> Tensor<2> {
-        let mut x = self.embedding.clone().select(0, batch.flat_ids(&self.device));
+    fn run(&self, tokens: &[u32], pass: &Pass, lora: Option<&Lora>, mut memory: Memory<'_>) -> Tensor<2> {
+        let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
+        let mut x = self.embedding.clone().select(0, indices(&ids, &self.device));
         for (layer, block) in self.blocks.iter().enumerate() {
-            let slot = cache.as_deref_mut().map(|cache| Slot { cache, layer });
-            x = block.forward(x, geometry, lora, slot);
+            x = block.forward(x, pass, lora, memory.layer(layer));
         }
         self.norm.forward(x)
     }
 }
 
 impl Block {
-    fn forward(
-        &self,
-        x: Tensor<2>,
-        geometry: &Geometry,
-        lora: Option<&Lora>,
-        slot: Option<Slot<'_>>,
-    ) -> Tensor<2> {
+    fn forward(&self, x: Tensor<2>, pass: &Pass, lora: Option<&Lora>, state: State<'_>) -> Tensor<2> {
         let attended = self
             .attention
-            .forward(self.attention_norm.forward(x.clone()), geometry, lora, slot);
+            .forward(self.attention_norm.forward(x.clone()), pass, lora, state);
         let x = x + attended;
         x.clone() + self.mlp.forward(self.mlp_norm.forward(x), lora)
     }
+}
+
+fn indices(values: &[usize], device: &Device) -> Tensor<1, Int> {
+    let values: Vec<i64> = values.iter().map(|v| *v as i64).collect();
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count]), device)
 }
 
 /// Takes weights by name while a decoder is assembled.
@@ -321,11 +320,16 @@ impl Parts<'_> {
             k: self.linear(format!("{path}.self_attn.k_proj"), [kv, hidden])?,
             v: self.linear(format!("{path}.self_attn.v_proj"), [kv, hidden])?,
             o: self.linear(format!("{path}.self_attn.o_proj"), [hidden, q])?,
-            q_norm: self.norm(&format!("{path}.self_attn.q_norm.weight"), dim)?,
-            k_norm: self.norm(&format!("{path}.self_attn.k_norm.weight"), dim)?,
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            head_dim: dim,
+            qk_norm: Some((
+                self.norm(&format!("{path}.self_attn.q_norm.weight"), dim)?,
+                self.norm(&format!("{path}.self_attn.k_norm.weight"), dim)?,
+            )),
+            shape: AttentionShape {
+                heads: config.num_attention_heads,
+                kv_heads: config.num_key_value_heads,
+                head_dim: dim,
+                window: None,
+            },
         };
         let mlp = Mlp {
             gate: self.linear(
@@ -348,7 +352,7 @@ impl Parts<'_> {
 
     fn linear(&mut self, name: String, shape: [usize; 2]) -> Result<Linear, LoadError> {
         let weight = self.matrix(&format!("{name}.weight"), shape)?;
-        Ok(Linear::new(name, weight))
+        Ok(Linear::new(name, weight, None))
     }
 
     fn norm(&mut self, name: &str, size: usize) -> Result<RmsNorm, LoadError> {

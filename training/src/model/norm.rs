@@ -1,8 +1,9 @@
-//! RMSNorm (Zhang and Sennrich 2019).
+//! RMSNorm with its weight.
 
+use crate::ops;
 use burn::tensor::Tensor;
 
-/// y = w · x / √(mean(x²) + ε), over the last dimension.
+/// See [`ops::rms_norm`].
 #[derive(Clone, Debug)]
 pub(crate) struct RmsNorm {
     weight: Tensor<1>,
@@ -16,8 +17,6 @@ impl RmsNorm {
 
     /// `x` and the result: [.., H].
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let mean_square = x.clone().square().mean_dim(D - 1);
-        let scale = mean_square.add_scalar(self.eps).sqrt().recip();
-        x * scale * self.weight.clone().unsqueeze::<D>()
+        ops::rms_norm(x, self.weight.clone(), self.eps)
     }
 }

@@ -1,19 +1,13 @@
-//! Rotary position embedding (Su et al. 2021), in Hugging Face's half-split layout.
+//! Frequencies and angles of the rotary position embedding.
 
 use super::config::RopeConfig;
+use crate::ops::Rotation;
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// Inverse frequencies θ^(−2i/D), i < D/2.
 #[derive(Clone, Debug)]
 pub(crate) struct Rope {
     inverse: Vec<f32>,
-}
-
-/// cos and sin of every place's angles: [B or 1, T, 1, D/2].
-#[derive(Clone, Debug)]
-pub(crate) struct Rotation {
-    cos: Tensor<4>,
-    sin: Tensor<4>,
 }
 
 impl Rope {
@@ -24,10 +18,9 @@ impl Rope {
         Self { inverse }
     }
 
-    /// `positions`: rows × width of position ids, row-major.
-    pub(crate) fn at(&self, positions: &[usize], rows: usize, device: &Device) -> Rotation {
-        let half = self.inverse.len();
-        let shape = [rows, positions.len() / rows.max(1), 1, half];
+    /// The angles of tokens at `positions`.
+    pub(crate) fn at(&self, positions: &[usize], device: &Device) -> Rotation {
+        let shape = [positions.len(), self.inverse.len()];
         // The angle is rounded to f32 before cos and sin, as Hugging Face's is.
         let angles = || {
             positions
@@ -39,17 +32,5 @@ impl Rope {
             cos: table(angles().map(|a| a.cos() as f32).collect()),
             sin: table(angles().map(|a| a.sin() as f32).collect()),
         }
-    }
-}
-
-impl Rotation {
-    /// Rotates pairs (x_i, x_{i+D/2}) of `x` [B, T, heads, D].
-    pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let half = x.dims()[3] / 2;
-        let (cos, sin) = (self.cos.clone(), self.sin.clone());
-        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
-        let first = a.clone() * cos.clone() - b.clone() * sin.clone();
-        let second = b * cos + a * sin;
-        Tensor::cat(vec![first, second], 3)
     }
 }

@@ -17,7 +17,7 @@ pub use progress::{Progress, observer};
 pub use vocabulary::{INSTRUCTION, write_tokenizer};
 
 use crate::data::{DataError, read_questions};
-use crate::model::{Decoder, LoadError, SaveError, TokenBatch, WeightsError};
+use crate::model::{Decoder, LoadError, Packed, SaveError, WeightsError};
 use crate::tokenizer::{EncodeError, TextTokenizer, TokenizerError};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 use checkpoint::Checkpoint;
@@ -151,7 +151,7 @@ impl<'a> Run<'a> {
         let targets: usize = rows.iter().map(Row::targets).sum();
         let (mut loss, mut gradients) = (0.0, vec![0.0; self.checkpoint.weights.elements()]);
         for part in rows.chunks(rows.len().div_ceil(self.config.micro_batches)) {
-            let (part_loss, part_gradients) = part_gradients(&model, part, targets, self.tokenizer.pad_id());
+            let (part_loss, part_gradients) = part_gradients(&model, part, targets);
             loss += part_loss;
             gradients
                 .iter_mut()
@@ -241,15 +241,14 @@ impl Row {
 }
 
 /// −Σ log p(completion token) / `targets` over these rows, and its gradients.
-fn part_gradients(model: &Decoder, rows: &[Row], targets: usize, pad: u32) -> (f64, Vec<f32>) {
+fn part_gradients(model: &Decoder, rows: &[Row], targets: usize) -> (f64, Vec<f32>) {
     let ids: Vec<&[u32]> = rows.iter().map(|row| row.ids.as_slice()).collect();
-    let batch = TokenBatch::right_padded(&ids, pad);
-    let (places, wanted) = predictions(rows, batch.width());
+    let batch = Packed::rows(&ids);
+    let (places, wanted) = predictions(rows, &batch);
     let count = places.len();
     let device = model.device().clone();
-    let places = Tensor::<1, Int>::from_data(TensorData::new(places, [count]), &device);
     let wanted = Tensor::<2, Int>::from_data(TensorData::new(wanted, [count, 1]), &device);
-    let hidden = model.hidden(&batch, None).select(0, places);
+    let hidden = model.hidden_at(&batch, None, &places);
     let log_probs = activation::log_softmax(model.logits(hidden), 1).gather(1, wanted);
     let loss = log_probs.sum().div_scalar(-(targets as f64));
     let value = loss.to_data().iter::<f64>().next().unwrap_or(f64::NAN);
@@ -257,10 +256,11 @@ fn part_gradients(model: &Decoder, rows: &[Row], targets: usize, pad: u32) -> (f
     (value, model.take_gradients(&mut gradients).flatten())
 }
 
-/// Flat places [B·T] whose next token is learnt, and that token.
-fn predictions(rows: &[Row], width: usize) -> (Vec<i64>, Vec<i64>) {
-    let all = rows.iter().enumerate().flat_map(|(index, row)| {
-        (row.prompt..row.ids.len()).map(move |at| ((index * width + at - 1) as i64, i64::from(row.ids[at])))
+/// Packed places whose next token is learnt, and that token.
+fn predictions(rows: &[Row], packed: &Packed) -> (Vec<usize>, Vec<i64>) {
+    let all = rows.iter().zip(packed.segments()).flat_map(|(row, segment)| {
+        let start = segment.places.start;
+        (row.prompt..row.ids.len()).map(move |at| (start + at - 1, i64::from(row.ids[at])))
     });
     all.unzip()
 }

@@ -14,8 +14,6 @@ pub(super) struct Learner {
     pub(super) spec: GspoSpec,
     pub(super) temperature: f64,
     pub(super) max_completion_length: usize,
-    /// Filler of short rows.
-    pub(super) pad: u32,
     pub(super) limits: Limits,
     /// The adapter's values in name order.
     pub(super) flat: Vec<f32>,
@@ -27,7 +25,7 @@ pub(super) struct Learner {
 
 impl Learner {
     /// With the round-0 adapter of the plan's seed and zero moments.
-    pub(super) fn new(decoder: Decoder, plan: &Plan, pad: u32) -> Result<Self, LoraError> {
+    pub(super) fn new(decoder: Decoder, plan: &Plan) -> Result<Self, LoraError> {
         let layout = Lora::init(&decoder, &plan.lora, plan.seed)?.to_tensors();
         let flat = layout.flatten();
         Ok(Self {
@@ -35,7 +33,6 @@ impl Learner {
             spec: plan.gspo.clone(),
             temperature: plan.rollout.temperature,
             max_completion_length: plan.rollout.max_completion_length as usize,
-            pad,
             limits: Limits::default(),
             optimizer: AdamW::new(AdamWConfig::from(&plan.gspo), flat.len()),
             flat,

@@ -93,7 +93,7 @@ impl Trainer {
         }
         let rewards = Rewards::from_specs(&plan.rewards)?;
         let mut trainer = Self {
-            learner: Learner::new(decoder, &plan, tokenizer.pad_id())?,
+            learner: Learner::new(decoder, &plan)?,
             plan,
             tokenizer,
             rewards,

@@ -195,13 +195,7 @@ impl Learner {
     }
 
     fn forward(&self, lora: Option<&Lora>, rows: &[TrainRow<'_>], micro: &[usize]) -> LogProbs {
-        log_probs(
-            &self.decoder,
-            lora,
-            &sequences(rows, micro),
-            self.temperature,
-            self.pad,
-        )
+        log_probs(&self.decoder, lora, &sequences(rows, micro), self.temperature)
     }
 
     /// Active rows of `part`, cut so that no padded micro-batch is larger than the limit.

@@ -87,7 +87,7 @@ impl Step {
                 ..RolloutSpec::default()
             },
         };
-        let mut learner = Learner::new(decoder, &plan, 0).unwrap();
+        let mut learner = Learner::new(decoder, &plan).unwrap();
         learner.set_adapter(&adapter.tensors).unwrap();
         learner
     }

@@ -1,0 +1,16 @@
+//! The decoder's operations: few, wide passes over memory. Every tensor is [tokens, features], tokens packed without
+//! padding.
+
+mod attention;
+mod decode;
+mod linear;
+mod norm;
+mod rotate;
+mod swiglu;
+
+pub(crate) use attention::{AttentionShape, attention};
+pub(crate) use decode::{CachedRows, attend_cached};
+pub(crate) use linear::{Adapter, linear};
+pub(crate) use norm::rms_norm;
+pub(crate) use rotate::{Rotation, rotate};
+pub(crate) use swiglu::swiglu;
