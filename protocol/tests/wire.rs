@@ -164,7 +164,7 @@ fn bodies() -> Vec<Body> {
 
 /// The first 8 bytes of SHA3-256 of each encoding, by kind.
 const FROZEN: &[(Kind, &str)] = &[
-    (Kind::Job, "24d4bb55e8ec96e7"),
+    (Kind::Job, "f2035fc56f3b64f0"),
     (Kind::Roster, "97401e74bb1f5aca"),
     (Kind::Manifest, "183fd0f325a1fa3c"),
     (Kind::Attest, "2f7f3995e5648988"),

@@ -47,6 +47,20 @@ pub enum ScaleRewards {
     None,
 }
 
+/// How the learning rate moves after its warm-up. Names as TRL's `lr_scheduler_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum LrScheduler {
+    /// It stays.
+    #[default]
+    #[serde(alias = "constant")]
+    ConstantWithWarmup,
+    /// It falls linearly and would reach 0 one update after the last.
+    Linear,
+    /// It falls along half a cosine and would reach 0 one update after the last.
+    Cosine,
+}
+
 /// GSPO and optimizer parameters (TRAINING "GSPO").
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -77,11 +91,20 @@ pub struct GspoSpec {
     pub prompts_per_step: u32,
     /// Optimizer passes over one rollout batch (μ).
     pub num_iterations: u32,
-    /// Minibatches a pass.
+    /// Minibatches a pass: one optimizer update each.
     pub minibatches: u32,
+    /// Equal parts of a minibatch whose losses are averaged, as TRL's micro-batches are. They matter to `bnpo` alone,
+    /// which divides by a part's own tokens; what bounds memory is another thing and changes no result.
+    pub gradient_accumulation_steps: u32,
+    /// Keep only the blocks' inputs in the forward pass and run each block again in the backward pass: less memory,
+    /// more time, the same gradients.
+    pub gradient_checkpointing: bool,
     /// AdamW learning rate.
     pub learning_rate: f64,
-    /// Linear warm-up, in optimizer steps; constant after it.
+    /// What the rate does after its warm-up.
+    #[serde(alias = "lr_scheduler_type")]
+    pub lr_scheduler: LrScheduler,
+    /// Linear warm-up, in optimizer steps.
     pub warmup_steps: u32,
     /// AdamW β₁.
     pub adam_beta1: f64,
@@ -112,7 +135,10 @@ impl Default for GspoSpec {
             prompts_per_step: 4,
             num_iterations: 1,
             minibatches: 1,
+            gradient_accumulation_steps: 1,
+            gradient_checkpointing: false,
             learning_rate: 1e-5,
+            lr_scheduler: LrScheduler::ConstantWithWarmup,
             warmup_steps: 0,
             adam_beta1: 0.9,
             adam_beta2: 0.999,
@@ -134,6 +160,18 @@ impl GspoSpec {
         };
         (self.epsilon_low.unwrap_or(low), self.epsilon_high.unwrap_or(high))
     }
+
+    /// Completions of a step.
+    #[must_use]
+    pub fn rollout_rows(&self) -> u64 {
+        u64::from(self.group_size) * u64::from(self.prompts_per_step)
+    }
+
+    /// Optimizer updates of a step.
+    #[must_use]
+    pub fn updates_per_step(&self) -> u64 {
+        u64::from(self.num_iterations) * u64::from(self.minibatches)
+    }
 }
 
 /// The adapter (TRAINING "LoRA").
@@ -141,7 +179,7 @@ impl GspoSpec {
 #[serde(deny_unknown_fields, default)]
 pub struct LoraSpec {
     /// Rank r.
-    #[serde(alias = "lora_rank")]
+    #[serde(alias = "lora_rank", alias = "r")]
     pub rank: u32,
     /// Scale numerator: the adapter's product is multiplied by alpha/r.
     #[serde(alias = "lora_alpha")]
@@ -345,7 +383,7 @@ macro_rules! job_struct {
             #[serde(default)]
             pub seed: u64,
             /// Hold frozen linear weights in NF4.
-            #[serde(default = "yes")]
+            #[serde(default = "yes", alias = "load_in_4bit")]
             pub use_4bit: bool,
             /// Question-file columns.
             #[serde(default)]
@@ -524,6 +562,19 @@ impl JobFile {
             "at least 1",
         )?;
         range(g.minibatches >= 1, "gspo.minibatches", "0".into(), "at least 1")?;
+        range(
+            g.gradient_accumulation_steps >= 1,
+            "gspo.gradient_accumulation_steps",
+            "0".into(),
+            "at least 1",
+        )?;
+        let parts = u64::from(g.minibatches) * u64::from(g.gradient_accumulation_steps);
+        range(
+            g.rollout_rows().is_multiple_of(parts),
+            "gspo.minibatches × gspo.gradient_accumulation_steps",
+            parts.to_string(),
+            "a divisor of group_size × prompts_per_step, so that all parts are equal",
+        )?;
         let positive = |v: f64| v.is_finite() && v > 0.0;
         range(
             positive(g.learning_rate),
@@ -663,5 +714,33 @@ rounds = 2
         let text = format!("{SMALL}[gspo]\nnum_generations = 4\nepsilon = 0.1\n");
         let job = JobFile::parse(&text).unwrap();
         assert_eq!((job.gspo.group_size, job.gspo.epsilon_low), (4, Some(0.1)));
+        let text = format!(
+            "load_in_4bit = false\n{SMALL}[gspo]\nlr_scheduler_type = \"cosine\"\ngradient_checkpointing = true\n\
+             gradient_accumulation_steps = 2\nmask_truncated_completions = true\nuse_bias_correction_kl = false\n\
+             [lora]\nr = 4\nlora_alpha = 8.0\n"
+        );
+        let job = JobFile::parse(&text).unwrap();
+        let gspo = GspoSpec {
+            lr_scheduler: LrScheduler::Cosine,
+            gradient_checkpointing: true,
+            gradient_accumulation_steps: 2,
+            mask_truncated: true,
+            kl_bias_correction: false,
+            ..GspoSpec::default()
+        };
+        assert_eq!((job.gspo, job.lora.rank, job.use_4bit), (gspo, 4, false));
+        let constant = format!("{SMALL}[gspo]\nlr_scheduler_type = \"constant\"\n");
+        let constant = JobFile::parse(&constant).unwrap().gspo.lr_scheduler;
+        assert_eq!(constant, LrScheduler::ConstantWithWarmup);
+    }
+
+    #[test]
+    fn parts_that_would_differ_are_refused() {
+        let text = format!("{SMALL}[gspo]\nminibatches = 3\n");
+        let message = JobFile::parse(&text).unwrap_err().to_string();
+        assert!(
+            message.contains("gspo.minibatches") && message.contains("divisor"),
+            "{message}"
+        );
     }
 }
