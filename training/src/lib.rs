@@ -12,6 +12,7 @@ mod ops;
 pub mod optim;
 pub mod plot;
 pub mod pretrain;
+pub mod quant;
 pub mod reward;
 pub mod sampling;
 pub mod threads;

@@ -34,6 +34,10 @@ impl Reference {
         self.bytes(name).0
     }
 
+    pub(crate) fn u8(&self, name: &str) -> Vec<u8> {
+        self.bytes(name).1
+    }
+
     pub(crate) fn f32(&self, name: &str) -> Vec<f32> {
         let (_, bytes) = self.bytes(name);
         bytes
