@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompts: Vec<Vec<u32>> = serde_json::from_reader(std::io::stdin().lock())?;
     let decoder = Decoder::load(Path::new(&model), &Device::flex())?;
     let adapter = Adapter::load(Path::new(&adapter))?;
-    let lora = Lora::from_tensors(&decoder, &adapter.lora, &adapter.tensors)?;
+    let lora = Lora::from_adapter(&decoder, &adapter)?;
     let all = |lora: Option<&Lora>| {
         prompts
             .iter()

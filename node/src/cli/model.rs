@@ -36,7 +36,7 @@ impl ModelArgs {
         let lora = match &self.adapter {
             Some(dir) => {
                 let adapter = Adapter::load(dir)?;
-                Some(Lora::from_tensors(&decoder, &adapter.lora, &adapter.tensors)?)
+                Some(Lora::from_adapter(&decoder, &adapter)?)
             }
             None => None,
         };

@@ -135,11 +135,11 @@ impl ModelState {
     }
 
     fn as_adapter(&self, names: &Names, tensors: &TensorSet) -> Adapter {
-        Adapter {
-            lora: names.spec.lora.clone(),
-            base: names.spec.base.to_string(),
-            tensors: tensors.clone(),
-        }
+        Adapter::new(
+            names.spec.lora.clone(),
+            names.spec.base.to_string(),
+            tensors.clone(),
+        )
     }
 
     fn gym_json(&self, names: &Names, origin: &Origin) -> Value {

@@ -149,12 +149,7 @@ impl<'a> Run<'a> {
     fn report(&self) -> anyhow::Result<Value> {
         let adapter = self.out.join("adapter");
         let tensors = self.trainer.adapter();
-        Adapter {
-            lora: self.job.lora.clone(),
-            base: self.job.model.clone(),
-            tensors,
-        }
-        .save(&adapter)?;
+        Adapter::new(self.job.lora.clone(), self.job.model.clone(), tensors).save(&adapter)?;
         let plot = self.plot()?;
         let total = self.heldout.len() as u64;
         let share = |correct: u64| {
