@@ -31,8 +31,13 @@ fn a_config_that_would_be_misread_is_refused_by_key() {
         ("num_key_value_heads", json!(3)),
         ("head_dim", json!(15)),
         ("hidden_act", json!("gelu")),
-        ("attention_bias", json!(true)),
-        ("use_sliding_window", json!(true)),
+        ("attention_bias", json!("yes")),
+        ("layer_types", json!(["full_attention"])),
+        (
+            "layer_types",
+            json!(["full_attention", "full_attention", "chunked_attention"]),
+        ),
+        ("num_hidden_layers", json!(1u64 << 20)),
         ("tie_word_embeddings", json!("yes")),
         ("eos_token_id", json!([2, -1])),
     ] {
@@ -42,11 +47,18 @@ fn a_config_that_would_be_misread_is_refused_by_key() {
             "{key} {value}: {message}"
         );
     }
-    let scaled = json!({ "rope_type": "llama3", "rope_theta": 1e6 });
+    let scaled = json!({ "rope_type": "yarn", "rope_theta": 1e6 });
     assert!(
         config_with("rope_parameters", scaled)
             .unwrap_err()
-            .contains("llama3")
+            .contains("yarn")
+    );
+    let scaled = json!({ "rope_type": "llama3", "rope_theta": 1e6, "factor": 8.0, "low_freq_factor": 4.0,
+        "high_freq_factor": 1.0, "original_max_position_embeddings": 64 });
+    assert!(
+        config_with("rope_parameters", scaled)
+            .unwrap_err()
+            .contains("high_freq_factor")
     );
     assert_eq!(
         config_with("eos_token_id", json!([2, 5])).unwrap().eos_token_ids,

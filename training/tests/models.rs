@@ -10,9 +10,23 @@ use gym_training::lora::Lora;
 use gym_training::model::{Decoder, KvCache, LoadError, ModelConfig, Packed, Weight};
 use std::path::Path;
 
-const MODELS: [&str; 2] = ["qwen3", "qwen3_untied"];
-const LOGITS: f32 = 5e-5;
+const MODELS: [&str; 9] = [
+    "qwen2",
+    "qwen3",
+    "qwen3_untied",
+    "llama3",
+    "mistral",
+    "mistral_sw",
+    "mixtral",
+    "qwen3_moe",
+    "qwen3_next",
+];
 const GRADIENTS: f32 = 2e-4;
+
+/// Largest difference of logits: what separates Hugging Face's f32 from its f64, with room.
+fn tolerance(model: &str) -> f32 {
+    if model == "qwen3_next" { 1e-4 } else { 5e-5 }
+}
 
 fn load(model: &str) -> (Decoder, Reference) {
     let decoder = Decoder::load(&fixture(&format!("models/{model}")), &Device::flex()).unwrap();
@@ -61,12 +75,13 @@ fn logits_equal_transformers_under_both_paddings() {
             let got = logits(&decoder, &batch, None);
             let diff = unpadded_diff(&mask, vocab, &got, &expected.f32(&format!("logits_{side}")));
             println!("{model} {side}: {diff:e}");
-            assert!(diff < LOGITS, "{model} {side}: {diff:e}");
+            assert!(diff < tolerance(model), "{model} {side}: {diff:e}");
         }
         let alone = Packed::rows(&rows[1..]);
         let got = logits(&decoder, &alone, None);
         let diff = max_diff(got, expected.f32("logits_row1_unpadded"));
-        assert!(diff < LOGITS, "{model} unpadded: {diff:e}");
+        println!("{model} alone: {diff:e}");
+        assert!(diff < tolerance(model), "{model} unpadded: {diff:e}");
     }
 }
 
@@ -100,7 +115,7 @@ fn adapter_logits_and_gradients_equal_peft() {
         let got: Vec<f32> = logits.to_data().iter::<f32>().collect();
         let diff = unpadded_diff(&mask, vocab, &got, &expected.f32("adapter_logits_left"));
         println!("{model} adapter logits: {diff:e}");
-        assert!(diff < LOGITS, "{model}: {diff:e}");
+        assert!(diff < tolerance(model), "{model}: {diff:e}");
 
         let loss = nll(&batch, &rows, logits);
         let value: f32 = loss.clone().into_scalar();
@@ -109,14 +124,18 @@ fn adapter_logits_and_gradients_equal_peft() {
             "{model} nll {value}"
         );
         let gradients = lora.take_gradients(&mut loss.backward());
-        assert_eq!(gradients.0.len(), decoder.config().num_hidden_layers * 14);
+        let wanted = expected.names().iter().filter(|n| n.starts_with("grad.")).count();
+        assert_eq!(gradients.0.len(), wanted);
+        let mut worst = 0f32;
         for (name, gradient) in &gradients.0 {
             let name = name.strip_prefix("base_model.model.").unwrap();
             let want = expected.f32(&format!("grad.{name}"));
             let scale = want.iter().map(|v| v.abs()).fold(0.0, f32::max);
             let diff = max_diff(gradient.data.iter().copied(), want.iter().copied()) / scale;
+            worst = worst.max(diff);
             assert!(diff < GRADIENTS, "{model} {name}: {diff:e}");
         }
+        println!("{model} gradients: {worst:e}");
     }
 }
 
@@ -143,6 +162,7 @@ fn the_cache_changes_nothing_and_greedy_continues_as_transformers_does() {
         let steps = expected.shape("greedy_ids")[1];
         let mut cache = KvCache::new(decoder.config().num_hidden_layers, batch_width(&rows) + steps);
         let mut whole = rows.clone();
+        let mut worst = 0f32;
         let mut next: Vec<u32> = Vec::new();
         for step in 0..steps {
             let (cached, last) = if step == 0 {
@@ -158,12 +178,15 @@ fn the_cache_changes_nothing_and_greedy_continues_as_transformers_does() {
             for (row, tokens) in whole.iter_mut().enumerate() {
                 let a = &cached[last[row] * vocab..][..vocab];
                 let b = &plain[ends(&packed)[row] * vocab..][..vocab];
-                assert!(max_diff(a.iter().copied(), b.iter().copied()) < LOGITS);
+                let diff = max_diff(a.iter().copied(), b.iter().copied());
+                worst = worst.max(diff);
+                assert!(diff < tolerance(model), "{model} step {step}: {diff:e}");
                 let best = (0..vocab).max_by(|i, j| a[*i].total_cmp(&a[*j])).unwrap();
                 tokens.push(best as u32);
                 next.push(best as u32);
             }
         }
+        println!("{model} cache: {worst:e}");
         let greedy = expected.i32("greedy_ids");
         for (row, tokens) in whole.iter().enumerate() {
             let got = &tokens[tokens.len() - steps..];
@@ -179,6 +202,46 @@ fn ends(packed: &Packed) -> Vec<usize> {
 
 fn batch_width(rows: &[Vec<u32>]) -> usize {
     rows.iter().map(Vec::len).max().unwrap()
+}
+
+#[test]
+fn a_shared_prefix_equals_separate_rows() {
+    for model in MODELS {
+        let (decoder, expected) = load(model);
+        let lora = adapter(model, &decoder);
+        let tokens = &expected.rows("input_ids_left", "attention_mask_left")[0];
+        let other = &expected.rows("input_ids_left", "attention_mask_left")[1];
+        // Ends on both sides of the prefix: within its first taps, and longer than a window.
+        for cut in [1, 2, 5, 20] {
+            let (prompt, rest) = tokens.split_at(cut);
+            let mut shared = Packed::default();
+            let first = shared.push(prompt);
+            let between = shared.push(other);
+            shared.push_after(first, rest);
+            shared.push_after(between, &rest[..1]);
+            shared.push_after(first, &rest[..2]);
+            let joined = |a: &[u32], b: &[u32]| [a, b].concat();
+            let rows = Packed::rows(&[
+                joined(prompt, rest),
+                joined(other, &rest[..1]),
+                joined(prompt, &rest[..2]),
+            ]);
+            let vocab = decoder.config().vocab_size;
+            let got = logits(&decoder, &shared, Some(&lora));
+            let want = logits(&decoder, &rows, Some(&lora));
+            let (s, r) = (shared.segments(), rows.segments());
+            let pairs = [(2, 0, cut), (3, 1, other.len()), (4, 2, cut)];
+            let mut worst = 0f32;
+            for (segment, row, skip) in pairs {
+                let got = &got[s[segment].places.start * vocab..s[segment].places.end * vocab];
+                let want = &want[(r[row].places.start + skip) * vocab..r[row].places.end * vocab];
+                assert_eq!(got.len(), want.len());
+                worst = worst.max(max_diff(got.iter().copied(), want.iter().copied()));
+            }
+            println!("{model} prefix {cut}: {worst:e}");
+            assert!(worst < tolerance(model), "{model} prefix {cut}: {worst:e}");
+        }
+    }
 }
 
 #[test]
@@ -250,17 +313,12 @@ fn a_missing_or_unused_tensor_is_named() {
     );
     weights.0.insert(name.into(), taken);
     let extra = Weight::Vector(Tensor::zeros([3], &device));
-    weights
-        .0
-        .insert("model.layers.0.mlp.router.weight".into(), extra.clone());
-    let error = Decoder::from_weights(decoder.config().clone(), weights.clone(), &device).unwrap_err();
+    weights.0.insert("model.layers.0.mlp.router.weight".into(), extra);
+    let error = Decoder::from_weights(decoder.config().clone(), weights, &device).unwrap_err();
     assert!(
         error.to_string().contains("model.layers.0.mlp.router.weight"),
         "{error}"
     );
-    weights.0.remove("model.layers.0.mlp.router.weight");
-    weights.0.insert("mtp.layers.0.weight".into(), extra);
-    assert!(Decoder::from_weights(decoder.config().clone(), weights, &device).is_ok());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use gym_protocol::job::spec::{GspoSpec, JobFile};
 use gym_training::data::Question;
 use gym_training::generate::{Draw, Finish, GenerateConfig, Request, generate};
-use gym_training::model::{Architecture, Decoder, HeadKind, ModelConfig, RopeConfig};
+use gym_training::model::{Architecture, Decoder, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig};
 use gym_training::pretrain::write_tokenizer;
 use gym_training::sampling::{Filters, RolloutKey};
 use gym_training::tokenizer::TextTokenizer;
@@ -47,8 +47,10 @@ fn write_model(dir: &Path) {
         num_key_value_heads: 2,
         head_dim: 8,
         rms_norm_eps: 1e-6,
-        rope: RopeConfig { theta: 10_000.0 },
+        rope: RopeConfig::plain(10_000.0, 8),
         head: HeadKind::Tied,
+        parts: Parts::QWEN3,
+        layers: vec![LayerConfig::DENSE; 2],
         max_position_embeddings: 64,
         // Large enough for the tied head to make one token of 80 all but certain.
         initializer_range: 0.3,

@@ -5,7 +5,7 @@ use super::norm::RmsNorm;
 use super::pass::{Pass, State};
 use crate::lora::Lora;
 use crate::ops::{self, AttentionShape, CachedRows};
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, activation};
 
 /// Grouped-query attention (Ainslie et al. 2023).
 #[derive(Clone, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Attention {
     pub(crate) o: Linear,
     /// Qwen3's norms over each head of the queries and keys.
     pub(crate) qk_norm: Option<(RmsNorm, RmsNorm)>,
+    /// Whether the query projection gives, head by head, a gate for the output after the query (Qwen3-Next).
+    pub(crate) gated: bool,
     pub(crate) shape: AttentionShape,
 }
 
@@ -28,7 +30,8 @@ impl Attention {
         lora: Option<&Lora>,
         state: State<'_>,
     ) -> Tensor<2> {
-        let (q, k) = (self.q.forward(x.clone(), lora), self.k.forward(x.clone(), lora));
+        let (q, gate) = self.queries(x.clone(), lora);
+        let k = self.k.forward(x.clone(), lora);
         let v = self.v.forward(x, lora);
         let (q_norm, k_norm) = self.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
         let q = self.placed(q, self.shape.heads, q_norm, pass);
@@ -48,7 +51,28 @@ impl Attention {
                 ops::attend_cached(q, &keys, &values, rows, &self.shape)
             }
         };
+        let mixed = match gate {
+            Some(gate) => mixed * activation::sigmoid(gate),
+            None => mixed,
+        };
         self.o.forward(mixed, lora)
+    }
+
+    /// Queries, and the output's gate, [N, heads·D] both.
+    fn queries(&self, x: Tensor<2>, lora: Option<&Lora>) -> (Tensor<2>, Option<Tensor<2>>) {
+        let q = self.q.forward(x, lora);
+        if !self.gated {
+            return (q, None);
+        }
+        let AttentionShape { heads, head_dim, .. } = self.shape;
+        let tokens = q.dims()[0];
+        let both = q.reshape([tokens, heads, 2 * head_dim]);
+        let half = |start| {
+            both.clone()
+                .narrow(2, start, head_dim)
+                .reshape([tokens, heads * head_dim])
+        };
+        (half(0), Some(half(head_dim)))
     }
 
     /// Queries or keys [N, heads·D] normed and rotated.

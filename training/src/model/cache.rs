@@ -1,10 +1,12 @@
-//! Keys and values of the places already seen.
+//! What each layer remembers of the places already seen.
 
+use super::delta_net::Memory;
 use super::packed::Segment;
 use crate::ops::AttentionShape;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// Keys and values of every layer, [B, kv heads, capacity, D] each, filled up to one common length.
+/// The state of every layer for B sequences, filled up to one common length: an attention's keys and values
+/// [B, kv heads, capacity, D], a delta-net's recurrent state and last inputs.
 ///
 /// Rows are left-padded: row b's first `starts[b]` places are padding that no query may see.
 #[derive(Debug)]
@@ -16,9 +18,9 @@ pub struct KvCache {
 }
 
 #[derive(Clone, Debug)]
-struct LayerCache {
-    keys: Tensor<4>,
-    values: Tensor<4>,
+enum LayerCache {
+    Attention { keys: Tensor<4>, values: Tensor<4> },
+    DeltaNet(Memory),
 }
 
 impl KvCache {
@@ -60,8 +62,16 @@ impl KvCache {
         let index: Vec<i64> = rows.iter().map(|r| *r as i64).collect();
         let index = Tensor::<1, Int>::from_data(TensorData::new(index, [rows.len()]), device);
         for layer in self.layers.iter_mut().flatten() {
-            layer.keys.inplace(|t| t.select(0, index.clone()));
-            layer.values.inplace(|t| t.select(0, index.clone()));
+            match layer {
+                LayerCache::Attention { keys, values } => {
+                    keys.inplace(|t| t.select(0, index.clone()));
+                    values.inplace(|t| t.select(0, index.clone()));
+                }
+                LayerCache::DeltaNet(Memory { inputs, state }) => {
+                    inputs.inplace(|t| t.select(0, index.clone()));
+                    state.inplace(|t| t.select(0, index.clone()));
+                }
+            }
         }
         self.starts = rows.iter().map(|r| self.starts[*r]).collect();
     }
@@ -99,7 +109,7 @@ impl KvCache {
             Tensor::zeros(full, &device)
                 .slice_assign([0..rows, 0..shape.kv_heads, 0..width, 0..shape.head_dim], by_head)
         };
-        self.layers[layer] = Some(LayerCache {
+        self.layers[layer] = Some(LayerCache::Attention {
             keys: laid(keys),
             values: laid(values),
         });
@@ -118,17 +128,34 @@ impl KvCache {
         let full = [rows, shape.kv_heads, self.capacity.max(at + 1), shape.head_dim];
         let device = keys.device();
         // Taken out of its slot so that the tensors have one owner and are written in place.
-        let LayerCache { keys: k, values: v } = self.layers[layer].take().unwrap_or_else(|| LayerCache {
-            keys: Tensor::zeros(full, &device),
-            values: Tensor::zeros(full, &device),
-        });
+        let (k, v) = match self.layers[layer].take() {
+            Some(LayerCache::Attention { keys, values }) => (keys, values),
+            Some(LayerCache::DeltaNet(_)) | None => {
+                (Tensor::zeros(full, &device), Tensor::zeros(full, &device))
+            }
+        };
         let one = |t: Tensor<2>| t.reshape([rows, shape.kv_heads, 1, shape.head_dim]);
         let place = [0..rows, 0..shape.kv_heads, at..at + 1, 0..shape.head_dim];
-        let filled = self.layers[layer].insert(LayerCache {
-            keys: k.slice_assign(place.clone(), one(keys)),
-            values: v.slice_assign(place, one(values)),
+        let keys = k.slice_assign(place.clone(), one(keys));
+        let values = v.slice_assign(place, one(values));
+        self.layers[layer] = Some(LayerCache::Attention {
+            keys: keys.clone(),
+            values: values.clone(),
         });
-        (filled.keys.clone(), filled.values.clone())
+        (keys, values)
+    }
+
+    /// A delta-net's memory, which is put back with [`Self::put_delta_net`]; `None` in a cache never filled.
+    pub(crate) fn take_delta_net(&mut self, layer: usize) -> Option<Memory> {
+        match self.layers[layer].take() {
+            Some(LayerCache::DeltaNet(memory)) => Some(memory),
+            Some(LayerCache::Attention { .. }) | None => None,
+        }
+    }
+
+    /// A delta-net's memory after its newest token.
+    pub(crate) fn put_delta_net(&mut self, layer: usize, memory: Memory) {
+        self.layers[layer] = Some(LayerCache::DeltaNet(memory));
     }
 
     /// Counts an appended place, once every layer has it.

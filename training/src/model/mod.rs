@@ -1,40 +1,53 @@
 //! One decoder, assembled from parts by its configuration (TRAINING "Models").
 
+mod assemble;
 mod attention;
 mod cache;
 mod config;
+mod delta_net;
+mod experts;
 mod init;
+mod layout;
 mod linear;
 mod mlp;
+mod names;
 mod norm;
 mod packed;
 mod pass;
 mod rope;
+mod routing;
 mod save;
+mod store;
 mod weights;
 
 pub use cache::KvCache;
-pub use config::{Architecture, ConfigError, HeadKind, ModelConfig, RopeConfig};
+pub use config::{
+    Architecture, AttentionBias, ConfigError, DeltaNetConfig, ExpertsConfig, HeadKind, LayerConfig, Mixer,
+    MlpKind, ModelConfig, NormKind, Parts, RopeConfig, RopeScaling, RoutingWeights,
+};
+pub use layout::{Role, TensorSpec};
 pub use packed::{Packed, Segment};
+pub use routing::{Routes, RoutesError, Routing};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
-pub use weights::{Weight, Weights, WeightsError};
-pub(crate) use weights::{map_file, to_f32};
+pub use store::{Store, WeightsError};
+pub(crate) use store::{map_file, to_f32};
+pub use weights::{Weight, Weights};
 
 use crate::lora::Lora;
-use crate::ops::AttentionShape;
 use attention::Attention;
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use delta_net::{DeltaNet, Sequences};
+use experts::Experts;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
-use linear::Linear;
 use mlp::Mlp;
 use norm::RmsNorm;
 use pass::{Memory, Pass, State};
 use rope::Rope;
-use std::collections::BTreeMap;
+use routing::LayerRouting;
 use std::path::Path;
 
-/// A causal language model: embedding, blocks of attention and MLP, final norm, output head.
+/// A causal language model: embedding, blocks of token mixer and MLP, final norm, output head.
 ///
 /// Its tensors are on the inner device (no gradients) unless it came from [`Decoder::tracked`]. A clone is cheap:
 /// tensors are shared.
@@ -50,13 +63,47 @@ pub struct Decoder {
     device: Device,
 }
 
-/// x + attention(norm(x)), then x + mlp(norm(x)).
+/// x + mixer(norm(x)), then x + mlp(norm(x)).
 #[derive(Clone, Debug)]
 struct Block {
-    attention_norm: RmsNorm,
-    attention: Attention,
+    mixer_norm: RmsNorm,
+    mixer: MixerLayer,
     mlp_norm: RmsNorm,
-    mlp: Mlp,
+    mlp: MlpLayer,
+}
+
+#[derive(Clone, Debug)]
+enum MixerLayer {
+    Attention(Attention),
+    DeltaNet(DeltaNet),
+}
+
+#[derive(Clone, Debug)]
+enum MlpLayer {
+    Dense(Box<Mlp>),
+    Experts(Box<Experts>),
+}
+
+/// A linear layer that an adapter can be put on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearLayer {
+    /// Module path, `model.layers.0.self_attn.q_proj`.
+    pub name: String,
+    /// [out, in]
+    pub shape: [usize; 2],
+    /// What it belongs to.
+    pub kind: LinearKind,
+}
+
+/// What a linear layer belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinearKind {
+    /// Attention, delta-net, dense MLP or shared expert.
+    Dense,
+    /// A routed expert.
+    Expert,
+    /// A shared expert's gate.
+    Gate,
 }
 
 /// Why a model directory is refused.
@@ -101,7 +148,7 @@ impl Decoder {
     /// An unreadable or unsupported file; a tensor that is missing, unused or of another shape, by name.
     pub fn load(dir: &Path, device: &Device) -> Result<Self, LoadError> {
         let config = ModelConfig::load(dir)?;
-        let weights = Weights::load(dir, &device.clone().inner())?;
+        let weights = Store::open(dir)?.weights(&config, &device.clone().inner())?;
         Self::from_weights(config, weights, device)
     }
 
@@ -119,35 +166,7 @@ impl Decoder {
     /// # Errors
     /// A tensor that is missing, unused or of another shape, by name.
     pub fn from_weights(config: ModelConfig, weights: Weights, device: &Device) -> Result<Self, LoadError> {
-        let mut parts = Parts {
-            config: &config,
-            left: weights.0,
-            used: Weights::default(),
-        };
-        let embedding = parts.matrix(
-            "model.embed_tokens.weight",
-            [config.vocab_size, config.hidden_size],
-        )?;
-        let blocks = (0..config.num_hidden_layers)
-            .map(|i| parts.block(i))
-            .collect::<Result<_, _>>()?;
-        let norm = parts.norm("model.norm.weight", config.hidden_size)?;
-        let head = match config.head {
-            HeadKind::Tied => embedding.clone(),
-            HeadKind::Untied => parts.matrix("lm_head.weight", [config.vocab_size, config.hidden_size])?,
-        };
-        let weights = parts.finish()?;
-        let rope = Rope::new(&config.rope, config.head_dim);
-        Ok(Self {
-            config,
-            weights,
-            embedding,
-            blocks,
-            norm,
-            head,
-            rope,
-            device: device.clone().inner(),
-        })
+        assemble::decoder(config, weights, device)
     }
 
     /// The configuration.
@@ -166,6 +185,17 @@ impl Decoder {
     #[must_use]
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Linear layers of the blocks that an adapter can be put on, in the order they are used. Routers and the output
+    /// head are none.
+    #[must_use]
+    pub fn linear_layers(&self) -> Vec<LinearLayer> {
+        self.config
+            .tensors()
+            .into_iter()
+            .filter_map(LinearLayer::of)
+            .collect()
     }
 
     /// The same model with every weight a leaf that keeps its gradient, for pretraining.
@@ -230,7 +260,27 @@ impl Decoder {
     /// Hidden states after the final norm, [N, H], in packed order.
     #[must_use]
     pub fn hidden(&self, packed: &Packed, lora: Option<&Lora>) -> Tensor<2> {
-        self.run(packed.ids(), &self.pass(packed), lora, Memory::None)
+        self.run(
+            packed.ids(),
+            &self.pass(packed),
+            lora,
+            Memory::None,
+            Routing::Router,
+        )
+    }
+
+    /// The same with a say in which experts are used.
+    ///
+    /// # Errors
+    /// Routes that were not recorded in a pass over these tokens.
+    pub fn hidden_routed(
+        &self,
+        packed: &Packed,
+        lora: Option<&Lora>,
+        mut routing: Routing<'_>,
+    ) -> Result<Tensor<2>, RoutesError> {
+        routing.open(packed, &self.config)?;
+        Ok(self.run(packed.ids(), &self.pass(packed), lora, Memory::None, routing))
     }
 
     /// The same at `places` of the packed order only, [places, H].
@@ -243,7 +293,13 @@ impl Decoder {
     #[must_use]
     pub fn prefill(&self, prompts: &Packed, lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
         cache.open(prompts.segments());
-        self.run(prompts.ids(), &self.pass(prompts), lora, Memory::Prefill(cache))
+        self.run(
+            prompts.ids(),
+            &self.pass(prompts),
+            lora,
+            Memory::Prefill(cache),
+            Routing::Router,
+        )
     }
 
     /// The same of one new token for each row of `cache`, [B, H].
@@ -252,8 +308,9 @@ impl Decoder {
         let pass = Pass {
             layout: [].into(),
             rotation: self.rope.at(&cache.next_positions(), &self.device),
+            sequences: None,
         };
-        let hidden = self.run(tokens, &pass, lora, Memory::Decode(&mut *cache));
+        let hidden = self.run(tokens, &pass, lora, Memory::Decode(&mut *cache), Routing::Router);
         cache.advance();
         hidden
     }
@@ -270,29 +327,76 @@ impl Decoder {
     }
 
     fn pass(&self, packed: &Packed) -> Pass {
+        let layout = packed.layout();
+        let sequences = self
+            .config
+            .delta_net()
+            .map(|_| Sequences::new(layout.clone(), &self.device));
         Pass {
-            layout: packed.layout(),
+            layout,
             rotation: self.rope.at(&packed.positions(), &self.device),
+            sequences,
         }
     }
 
-    fn run(&self, tokens: &[u32], pass: &Pass, lora: Option<&Lora>, mut memory: Memory<'_>) -> Tensor<2> {
+    fn run(
+        &self,
+        tokens: &[u32],
+        pass: &Pass,
+        lora: Option<&Lora>,
+        mut memory: Memory<'_>,
+        mut routing: Routing<'_>,
+    ) -> Tensor<2> {
         let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
         let mut x = self.embedding.clone().select(0, indices(&ids, &self.device));
         for (layer, block) in self.blocks.iter().enumerate() {
-            x = block.forward(x, pass, lora, memory.layer(layer));
+            x = block.forward(x, pass, lora, memory.layer(layer), routing.layer(layer));
         }
         self.norm.forward(x)
     }
 }
 
 impl Block {
-    fn forward(&self, x: Tensor<2>, pass: &Pass, lora: Option<&Lora>, state: State<'_>) -> Tensor<2> {
-        let attended = self
-            .attention
-            .forward(self.attention_norm.forward(x.clone()), pass, lora, state);
-        let x = x + attended;
-        x.clone() + self.mlp.forward(self.mlp_norm.forward(x), lora)
+    fn forward(
+        &self,
+        x: Tensor<2>,
+        pass: &Pass,
+        lora: Option<&Lora>,
+        state: State<'_>,
+        routing: LayerRouting<'_>,
+    ) -> Tensor<2> {
+        let normed = self.mixer_norm.forward(x.clone());
+        let x = x + match &self.mixer {
+            MixerLayer::Attention(attention) => attention.forward(normed, pass, lora, state),
+            MixerLayer::DeltaNet(net) => net.forward(normed, pass, lora, state),
+        };
+        let normed = self.mlp_norm.forward(x.clone());
+        x + match &self.mlp {
+            MlpLayer::Dense(mlp) => mlp.forward(normed, lora),
+            MlpLayer::Experts(experts) => experts.forward(normed, lora, routing),
+        }
+    }
+}
+
+impl LinearLayer {
+    fn of(spec: TensorSpec) -> Option<Self> {
+        let kind = match spec.role {
+            Role::Linear => LinearKind::Dense,
+            Role::Expert => LinearKind::Expert,
+            Role::Router if spec.name.ends_with("shared_expert_gate.weight") => LinearKind::Gate,
+            Role::Embedding
+            | Role::Head
+            | Role::Norm
+            | Role::Bias
+            | Role::Router
+            | Role::Convolution
+            | Role::Decay => return None,
+        };
+        Some(Self {
+            name: spec.name.strip_suffix(".weight")?.to_owned(),
+            shape: spec.shape.try_into().ok()?,
+            kind,
+        })
     }
 }
 
@@ -300,113 +404,4 @@ fn indices(values: &[usize], device: &Device) -> Tensor<1, Int> {
     let values: Vec<i64> = values.iter().map(|v| *v as i64).collect();
     let count = values.len();
     Tensor::from_data(TensorData::new(values, [count]), device)
-}
-
-/// Takes weights by name while a decoder is assembled.
-struct Parts<'a> {
-    config: &'a ModelConfig,
-    left: BTreeMap<String, Weight>,
-    used: Weights,
-}
-
-impl Parts<'_> {
-    fn block(&mut self, index: usize) -> Result<Block, LoadError> {
-        let config = self.config;
-        let (hidden, dim) = (config.hidden_size, config.head_dim);
-        let (q, kv) = (config.num_attention_heads * dim, config.num_key_value_heads * dim);
-        let path = format!("model.layers.{index}");
-        let attention = Attention {
-            q: self.linear(format!("{path}.self_attn.q_proj"), [q, hidden])?,
-            k: self.linear(format!("{path}.self_attn.k_proj"), [kv, hidden])?,
-            v: self.linear(format!("{path}.self_attn.v_proj"), [kv, hidden])?,
-            o: self.linear(format!("{path}.self_attn.o_proj"), [hidden, q])?,
-            qk_norm: Some((
-                self.norm(&format!("{path}.self_attn.q_norm.weight"), dim)?,
-                self.norm(&format!("{path}.self_attn.k_norm.weight"), dim)?,
-            )),
-            shape: AttentionShape {
-                heads: config.num_attention_heads,
-                kv_heads: config.num_key_value_heads,
-                head_dim: dim,
-                window: None,
-            },
-        };
-        let mlp = Mlp {
-            gate: self.linear(
-                format!("{path}.mlp.gate_proj"),
-                [config.intermediate_size, hidden],
-            )?,
-            up: self.linear(format!("{path}.mlp.up_proj"), [config.intermediate_size, hidden])?,
-            down: self.linear(
-                format!("{path}.mlp.down_proj"),
-                [hidden, config.intermediate_size],
-            )?,
-        };
-        Ok(Block {
-            attention_norm: self.norm(&format!("{path}.input_layernorm.weight"), hidden)?,
-            attention,
-            mlp_norm: self.norm(&format!("{path}.post_attention_layernorm.weight"), hidden)?,
-            mlp,
-        })
-    }
-
-    fn linear(&mut self, name: String, shape: [usize; 2]) -> Result<Linear, LoadError> {
-        let weight = self.matrix(&format!("{name}.weight"), shape)?;
-        Ok(Linear::new(name, weight, None))
-    }
-
-    fn norm(&mut self, name: &str, size: usize) -> Result<RmsNorm, LoadError> {
-        let weight = self.take(name)?;
-        match &weight {
-            Weight::Vector(t) if t.dims() == [size] => {
-                let norm = RmsNorm::new(t.clone(), self.config.rms_norm_eps);
-                self.used.0.insert(name.into(), weight);
-                Ok(norm)
-            }
-            Weight::Vector(_) | Weight::Matrix(_) => Err(shape_error(name, &weight, &[size])),
-        }
-    }
-
-    fn matrix(&mut self, name: &str, shape: [usize; 2]) -> Result<Tensor<2>, LoadError> {
-        let weight = self.take(name)?;
-        match &weight {
-            Weight::Matrix(t) if t.dims() == shape => {
-                let matrix = t.clone();
-                self.used.0.insert(name.into(), weight);
-                Ok(matrix)
-            }
-            Weight::Vector(_) | Weight::Matrix(_) => Err(shape_error(name, &weight, &shape)),
-        }
-    }
-
-    fn take(&mut self, name: &str) -> Result<Weight, LoadError> {
-        self.left
-            .remove(name)
-            .ok_or_else(|| LoadError::Missing { name: name.into() })
-    }
-
-    /// The weights used, once nothing is left over but what the family may ignore.
-    fn finish(self) -> Result<Weights, LoadError> {
-        let tied = self.config.head == HeadKind::Tied;
-        let ignored = |name: &str| {
-            name.starts_with("mtp.")
-                || name.ends_with("rotary_emb.inv_freq")
-                || (tied && name == "lm_head.weight")
-        };
-        match self.left.into_keys().find(|name| !ignored(name)) {
-            Some(name) => Err(LoadError::Unused {
-                name,
-                architecture: self.config.architecture.name(),
-            }),
-            None => Ok(self.used),
-        }
-    }
-}
-
-fn shape_error(name: &str, weight: &Weight, want: &[usize]) -> LoadError {
-    LoadError::Shape {
-        name: name.into(),
-        got: weight.shape(),
-        want: want.to_vec(),
-    }
 }

@@ -1,5 +1,6 @@
 //! RMSNorm with its weight.
 
+use super::config::NormKind;
 use crate::ops;
 use burn::tensor::Tensor;
 
@@ -8,15 +9,21 @@ use burn::tensor::Tensor;
 pub(crate) struct RmsNorm {
     weight: Tensor<1>,
     eps: f64,
+    kind: NormKind,
 }
 
 impl RmsNorm {
-    pub(crate) fn new(weight: Tensor<1>, eps: f64) -> Self {
-        Self { weight, eps }
+    pub(crate) fn new(weight: Tensor<1>, eps: f64, kind: NormKind) -> Self {
+        Self { weight, eps, kind }
     }
 
     /// `x` and the result: [.., H].
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        ops::rms_norm(x, self.weight.clone(), self.eps)
+        let weight = match self.kind {
+            NormKind::Plain => self.weight.clone(),
+            // Added here and not once for all: the weight may be a leaf of a graph that each pass makes anew.
+            NormKind::ZeroCentred => self.weight.clone().add_scalar(1.0),
+        };
+        ops::rms_norm(x, weight, self.eps)
     }
 }

@@ -1,6 +1,7 @@
 //! What a forward pass shares between its layers.
 
 use super::cache::KvCache;
+use super::delta_net::Sequences;
 use super::packed::Segment;
 use crate::ops::Rotation;
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 pub(crate) struct Pass {
     pub(crate) layout: Arc<[Segment]>,
     pub(crate) rotation: Rotation,
+    /// The layout as a delta-net reads it, in a model that has one.
+    pub(crate) sequences: Option<Sequences>,
 }
 
 /// What a pass remembers for the next.

@@ -1,7 +1,9 @@
 //! Writing a Hugging Face model directory.
 
 use super::Decoder;
-use gym_protocol::tensor::TensorSet;
+use super::names::hub_name;
+use super::store::on_disk;
+use gym_protocol::tensor::{F32Tensor, TensorSet};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
@@ -46,7 +48,26 @@ impl Decoder {
             &dir.join("generation_config.json"),
             &self.config().generation_json(),
         )?;
-        write_tensors(&dir.join("model.safetensors"), &self.weights().to_host())
+        write_tensors(&dir.join("model.safetensors"), &self.stored())
+    }
+}
+
+impl Decoder {
+    /// The weights on the host under the names and with the extents that the Hub's files have.
+    fn stored(&self) -> TensorSet {
+        let config = self.config();
+        let mut host = self.weights().to_host().0;
+        let mut set = TensorSet::default();
+        for spec in config.tensors() {
+            if let Some(tensor) = host.remove(&spec.name) {
+                let tensor = F32Tensor {
+                    shape: on_disk(&spec).iter().map(|n| *n as u64).collect(),
+                    data: tensor.data,
+                };
+                set.0.insert(hub_name(config.architecture, &spec.name), tensor);
+            }
+        }
+        set
     }
 }
 

@@ -1,7 +1,7 @@
 //! The pretraining file, TOML.
 
 use super::corpus::QuestionConfig;
-use crate::model::{Architecture, HeadKind, ModelConfig, RopeConfig};
+use crate::model::{Architecture, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig};
 use crate::optim::AdamWConfig;
 use crate::tokenizer::TextTokenizer;
 use serde::{Deserialize, Serialize};
@@ -298,10 +298,10 @@ impl PretrainConfig {
             num_key_value_heads: shape.kv_heads,
             head_dim: shape.head_dim,
             rms_norm_eps: 1e-6,
-            rope: RopeConfig {
-                theta: shape.rope_theta,
-            },
+            rope: RopeConfig::plain(shape.rope_theta, shape.head_dim),
             head: HeadKind::Tied,
+            parts: Parts::QWEN3,
+            layers: vec![LayerConfig::DENSE; shape.layers],
             max_position_embeddings: shape.max_positions,
             initializer_range: shape.initializer_range,
             bos_token_id: None,
