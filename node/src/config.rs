@@ -4,6 +4,7 @@
 use crate::files::{self, FileError};
 use crate::role::{Role, Roles};
 use crate::{api, logging, net};
+use gym_training::reward::Programs;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -49,6 +50,20 @@ impl Default for ContentConfig {
 pub struct TrainingConfig {
     /// Where tensors live.
     pub device: DeviceChoice,
+    /// Jobs may run reward programs (`command`) here. Off: a program can do whatever this process can.
+    pub allow_reward_programs: bool,
+}
+
+impl TrainingConfig {
+    /// What a job's rewards may do.
+    #[must_use]
+    pub fn programs(&self) -> Programs {
+        if self.allow_reward_programs {
+            Programs::Allowed
+        } else {
+            Programs::Refused
+        }
+    }
 }
 
 /// `auto`, `cpu` or `cuda:N`.

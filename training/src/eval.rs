@@ -1,7 +1,7 @@
 //! Held-out questions answered and judged: greedy accuracy (pass@1) and, with several samples each, pass@k.
 
 use crate::data::Question;
-use crate::generate::{Draw, Finish, GenerateConfig, GenerateError, Request, generate};
+use crate::generate::{Completion, Draw, Finish, GenerateConfig, GenerateError, Request, generate};
 use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::reward::{Rewards, Sample, Unscored};
@@ -145,41 +145,58 @@ impl Judge<'_> {
             max_rows: config.max_rows,
         };
         let completions = generate(self.model, self.lora, &requests, &generation)?;
-        part.iter()
-            .zip(completions)
-            .map(|((place, _), group)| {
-                let question = &questions[*place];
-                group
-                    .iter()
-                    .map(|c| self.answer(question, &c.tokens, c.finish))
-                    .collect()
-            })
-            .collect()
+        let answered: Vec<(&Question, &Completion)> = part
+            .iter()
+            .zip(&completions)
+            .flat_map(|((place, _), group)| group.iter().map(|c| (&questions[*place], c)))
+            .collect();
+        let mut judged = self.judge(&answered)?.into_iter();
+        Ok(completions
+            .iter()
+            .map(|group| judged.by_ref().take(group.len()).collect())
+            .collect())
     }
 
-    fn answer(&self, question: &Question, tokens: &[u32], finish: Finish) -> Result<Answer, EvalError> {
-        let text = self
-            .tokenizer
-            .decode(tokens)
-            .map_err(|source| EvalError::Encode {
+    fn judge(&self, answered: &[(&Question, &Completion)]) -> Result<Vec<Answer>, EvalError> {
+        let texts = answered
+            .iter()
+            .map(|(question, completion)| {
+                let text = self.tokenizer.decode(&completion.tokens);
+                text.map_err(|source| EvalError::Encode {
+                    row: question.row,
+                    source,
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let prompts: Vec<String> = answered.iter().map(|(q, _)| q.prompt.text()).collect();
+        let samples: Vec<Sample<'_>> = answered
+            .iter()
+            .zip(texts.iter().zip(&prompts))
+            .map(|((question, completion), (text, prompt))| Sample {
+                prompt,
+                completion: text,
+                completion_tokens: completion.tokens.len(),
+                answer: &question.answer,
+                row: &question.raw,
+            })
+            .collect();
+        let scored = self.rewards.score_batch(&samples);
+        let answer =
+            |(((question, completion), text), scored): (((&Question, &Completion), &String), _)| Answer {
                 row: question.row,
-                source,
-            })?;
-        let scored = self.rewards.score(&Sample {
-            prompt: &question.prompt.text(),
-            completion: &text,
-            completion_tokens: tokens.len(),
-            answer: &question.answer,
-            row: &question.raw,
-        });
-        Ok(Answer {
-            row: question.row,
-            tokens: tokens.len(),
-            finish,
-            right: self.rewards.is_right(&scored),
-            reward: scored.total,
-            text,
-        })
+                tokens: completion.tokens.len(),
+                finish: completion.finish,
+                right: self.rewards.is_right(&scored),
+                reward: scored.total,
+                text: text.clone(),
+            };
+        Ok(answered
+            .iter()
+            .map(|(q, c)| (*q, *c))
+            .zip(&texts)
+            .zip(scored)
+            .map(answer)
+            .collect())
     }
 }
 

@@ -42,13 +42,7 @@ pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {
     };
     let mut questions = read_questions(&args.questions, &columns)?;
     questions.truncate(args.limit.unwrap_or(usize::MAX));
-    let reward = RewardSpec {
-        name: args.reward.clone(),
-        weight: 1.0,
-        pattern: None,
-        max_length: None,
-    };
-    let rewards = Rewards::from_specs(&[reward])?;
+    let rewards = Rewards::from_specs(&[RewardSpec::named(&args.reward)])?;
     let model = args.model.load()?;
     let judge = Judge {
         model: &model.decoder,

@@ -7,7 +7,7 @@ use super::faults::{Fault, Faults};
 use super::handle::{Call, JobsHandle};
 use super::outbox::Outbox;
 use super::publish::Publisher;
-use super::trainer::TrainerHandle;
+use super::trainer::{Machine, TrainerHandle};
 use crate::content::Content;
 use crate::home::Home;
 use crate::identity::NodeIdentity;
@@ -19,6 +19,7 @@ use gym_protocol::ids::{CidBytes, PeerBytes};
 use gym_protocol::time::{Deadline, Time, earlier};
 use gym_protocol::{member, orchestrator};
 use gym_training::Device;
+use gym_training::reward::Programs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(crate) struct Tools {
     pub(crate) trainer: TrainerHandle,
     pub(crate) metrics: Metrics,
     pub(crate) faults: Faults,
+    /// Whether a job's rewards may run programs here.
+    pub(crate) programs: Programs,
     pub(crate) outbox: Outbox,
     pub(crate) publisher: Publisher,
     done: mpsc::Sender<Done>,
@@ -98,11 +101,12 @@ pub fn start(
     device: Device,
     faults: Vec<Fault>,
 ) -> std::io::Result<(Arc<JobsHandle>, impl Future<Output = ()> + Send)> {
+    let programs = parts.config.training.programs();
     let (done, finished) = mpsc::channel(DONE_QUEUE);
     let (reports, reported) = mpsc::channel(DONE_QUEUE);
     let (failed, link_failures) = mpsc::channel(64);
     let (calls, called) = mpsc::channel(CALL_QUEUE);
-    let trainer = TrainerHandle::start(device, reports)?;
+    let trainer = TrainerHandle::start(Machine { device, programs }, reports)?;
     let service = Service {
         tools: Tools {
             keys: KnownKeys::new(&parts.identity),
@@ -116,6 +120,7 @@ pub fn start(
             trainer,
             metrics: parts.metrics,
             faults: Faults(faults),
+            programs,
             done,
         },
         jobs: BTreeMap::new(),

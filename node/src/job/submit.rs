@@ -8,6 +8,7 @@ use gym_protocol::cbor;
 use gym_protocol::ids::{CidBytes, PeerBytes};
 use gym_protocol::job::spec::{JobFile, Resolved};
 use gym_protocol::message::{Body, JobBody};
+use gym_training::reward::{Programs, Rewards};
 use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 
@@ -33,9 +34,10 @@ impl Service {
             return;
         }
         let (content, me) = (self.tools.content.clone(), self.tools.me());
+        let programs = self.tools.programs;
         let done = self.tools.done_sender();
         tokio::spawn(async move {
-            match prepare(&content, &file, &base, me).await {
+            match prepare(&content, &file, &base, me, programs).await {
                 Ok(body) => {
                     let _ = done
                         .send(Done::Submitted {
@@ -74,7 +76,13 @@ impl Service {
     }
 }
 
-async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> Result<JobBody, String> {
+async fn prepare(
+    content: &Content,
+    file: &str,
+    base: &Path,
+    me: PeerBytes,
+    programs: Programs,
+) -> Result<JobBody, String> {
     let file = JobFile::parse(file).map_err(|e| e.to_string())?;
     if file.use_4bit {
         return Err(
@@ -82,7 +90,7 @@ async fn prepare(content: &Content, file: &str, base: &Path, me: PeerBytes) -> R
                 .into(),
         );
     }
-    gym_training::reward::Rewards::from_specs(&file.rewards).map_err(|e| format!("job file: {e}"))?;
+    Rewards::with_programs(&file.rewards, programs).map_err(|e| format!("job file: {e}"))?;
     let rows = check_locally(&file, base).await?;
     let resolved = Resolved {
         base: locate(content, "model", &file.model, base).await?,

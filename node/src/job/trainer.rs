@@ -95,6 +95,15 @@ pub(crate) enum Report {
     },
 }
 
+/// What the thread works with.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// Where tensors live.
+    pub(crate) device: gym_training::Device,
+    /// Whether a job's rewards may run programs here.
+    pub(crate) programs: gym_training::reward::Programs,
+}
+
 /// Hands tasks to the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct TrainerHandle {
@@ -103,14 +112,11 @@ pub(crate) struct TrainerHandle {
 
 impl TrainerHandle {
     /// Starts the thread; its answers go to `reports`.
-    pub(crate) fn start(
-        device: gym_training::Device,
-        reports: mpsc::Sender<Report>,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn start(machine: Machine, reports: mpsc::Sender<Report>) -> std::io::Result<Self> {
         let (tasks, queue) = std::sync::mpsc::sync_channel(QUEUE);
         std::thread::Builder::new()
             .name("trainer".into())
-            .spawn(move || engine::run(&queue, &device, &reports))?;
+            .spawn(move || engine::run(&queue, &machine, &reports))?;
         Ok(Self { tasks })
     }
 

@@ -236,7 +236,7 @@ impl Default for RolloutSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RewardSpec {
-    /// `exact`, `numeric`, `format`, `length`, …
+    /// `exact`, `numeric`, `math`, `boxed`, `format`, `length`, `json_schema` or `command`.
     pub name: String,
     /// Factor in the weighted sum.
     #[serde(default = "one")]
@@ -247,6 +247,35 @@ pub struct RewardSpec {
     /// Tokens beyond which `length` takes away reward.
     #[serde(default)]
     pub max_length: Option<u32>,
+    /// A JSON schema as JSON text, for `json_schema`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    /// Program and arguments, for `command`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Vec<String>>,
+    /// The longest that `command` may take for one sample, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_timeout_ms: Option<u32>,
+    /// The longest that `command` may take for one step's samples, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_timeout_ms: Option<u32>,
+}
+
+impl RewardSpec {
+    /// The function of this name, with weight 1 and no setting.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            weight: one(),
+            pattern: None,
+            max_length: None,
+            schema: None,
+            program: None,
+            sample_timeout_ms: None,
+            batch_timeout_ms: None,
+        }
+    }
 }
 
 fn one() -> f64 {

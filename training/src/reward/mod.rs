@@ -1,7 +1,11 @@
 //! Reward functions (TRAINING "Reward functions"): each takes prompt, completion, answer and row and gives a finite
 //! number, or a reason why not. A job's reward is the weighted sum of its functions.
 
+#[cfg(unix)]
+mod command;
+pub mod math;
 mod number;
+mod schema;
 mod text;
 
 pub use number::{Number, last_number};
@@ -11,7 +15,29 @@ use serde_json::Value;
 use std::fmt::Debug;
 
 /// The names a job file may use, in the order they are listed to people.
-pub const KNOWN: [&str; 5] = ["exact", "numeric", "boxed", "format", "length"];
+pub const KNOWN: [&str; 8] = [
+    "exact",
+    "numeric",
+    "math",
+    "boxed",
+    "format",
+    "length",
+    "json_schema",
+    "command",
+];
+
+/// Whether a job may run programs of its choice on this machine (`command`).
+///
+/// A job that comes from the network may not, unless whoever runs the machine says so: a program can do here whatever
+/// its user can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Programs {
+    /// `command` is an error.
+    #[default]
+    Refused,
+    /// `command` runs its program.
+    Allowed,
+}
 
 /// What a reward function sees of one completion.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +66,30 @@ pub enum Unscored {
     /// The weighted sum overflowed.
     #[error("the weighted sum is not finite")]
     NotFinite,
+    /// `command`: the program does not start.
+    #[error("the reward program does not start")]
+    ProgramStart,
+    /// `command`: no answer in time.
+    #[error("the reward program took too long")]
+    ProgramTimeout,
+    /// `command`: it ended with an error or was killed.
+    #[error("the reward program failed")]
+    ProgramExit,
+    /// `command`: it ended without an answer.
+    #[error("the reward program gave no answer")]
+    ProgramSilent,
+    /// `command`: its answer is no number.
+    #[error("the reward program's answer is no number")]
+    ProgramGarbage,
+    /// `command`: it gave more than one short line.
+    #[error("the reward program wrote too much")]
+    ProgramOutput,
+    /// `command`: it answered null.
+    #[error("the reward program answered null")]
+    ProgramNull,
+    /// `command`: its number is NaN or infinite.
+    #[error("the reward program's number is not finite")]
+    ProgramNotFinite,
 }
 
 /// One way to judge a completion.
@@ -49,6 +99,11 @@ pub trait RewardFunction: Send + Sync + Debug {
     /// # Errors
     /// Why there is none.
     fn score(&self, sample: &Sample<'_>) -> Result<f64, Unscored>;
+
+    /// The same for a step's samples, one result each, in their order.
+    fn score_batch(&self, samples: &[Sample<'_>]) -> Vec<Result<f64, Unscored>> {
+        samples.iter().map(|sample| self.score(sample)).collect()
+    }
 }
 
 /// A job's reward functions with their weights.
@@ -111,6 +166,24 @@ pub enum RewardConfigError {
         /// Its weight.
         weight: f64,
     },
+    /// `command` where it is not allowed.
+    #[error(
+        "reward \"command\" runs {program:?} on this machine, and nobody here has allowed that; \
+         set allow_reward_programs = true under [training] in the node's config.toml if you trust the job"
+    )]
+    ProgramRefused {
+        /// What it would run.
+        program: Vec<String>,
+    },
+    /// `command` on a system without process groups.
+    #[error("reward \"command\" needs Linux or macOS")]
+    ProgramUnsupported,
+    /// A schema that cannot be checked.
+    #[error("reward \"json_schema\": the schema cannot be used: {reason}")]
+    Schema {
+        /// Which keyword and why.
+        reason: String,
+    },
     /// A regular expression that does not compile.
     #[error("reward \"format\": the pattern {pattern:?} does not compile: {source}")]
     Pattern {
@@ -122,16 +195,27 @@ pub enum RewardConfigError {
 }
 
 impl Rewards {
+    /// Builds the functions a job names; one that runs a program is refused.
+    ///
+    /// # Errors
+    /// As [`Self::with_programs`].
+    pub fn from_specs(specs: &[RewardSpec]) -> Result<Self, RewardConfigError> {
+        Self::with_programs(specs, Programs::Refused)
+    }
+
     /// Builds the functions a job names.
     ///
     /// # Errors
-    /// An unknown name (the known ones are listed), a missing or needless key, a pattern that does not compile, a
-    /// weight that is not finite.
-    pub fn from_specs(specs: &[RewardSpec]) -> Result<Self, RewardConfigError> {
+    /// An unknown name (the known ones are listed), a missing or needless key, a pattern or schema that cannot be used,
+    /// a weight that is not finite, a program that is not allowed.
+    pub fn with_programs(specs: &[RewardSpec], programs: Programs) -> Result<Self, RewardConfigError> {
         if specs.is_empty() {
             return Err(RewardConfigError::None);
         }
-        let parts = specs.iter().map(part).collect::<Result<_, _>>()?;
+        let parts = specs
+            .iter()
+            .map(|spec| part(spec, programs))
+            .collect::<Result<_, _>>()?;
         Ok(Self { parts })
     }
 
@@ -140,13 +224,13 @@ impl Rewards {
         self.parts.iter().map(|part| part.name.as_str())
     }
 
-    /// Whether the answer is right: the first of `exact`, `numeric` and `boxed` gives 1; without any of them, the
-    /// whole reward is above 0.
+    /// Whether the answer is right: the first of `exact`, `numeric`, `math` and `boxed` gives 1; without any of them,
+    /// the whole reward is above 0.
     #[must_use]
     pub fn is_right(&self, scored: &Scored) -> bool {
         let place = self
             .names()
-            .position(|name| matches!(name, "exact" | "numeric" | "boxed"));
+            .position(|name| matches!(name, "exact" | "numeric" | "math" | "boxed"));
         match place {
             Some(place) => scored.parts.get(place) == Some(&Ok(1.0)),
             None => scored.total.is_ok_and(|total| total > 0.0),
@@ -156,11 +240,28 @@ impl Rewards {
     /// Judges one completion.
     #[must_use]
     pub fn score(&self, sample: &Sample<'_>) -> Scored {
-        let parts: Vec<_> = self
+        self.sum(
+            self.parts
+                .iter()
+                .map(|part| part.function.score(sample))
+                .collect(),
+        )
+    }
+
+    /// Judges a step's completions, one judgement each, in their order.
+    #[must_use]
+    pub fn score_batch(&self, samples: &[Sample<'_>]) -> Vec<Scored> {
+        let columns: Vec<Vec<Result<f64, Unscored>>> = self
             .parts
             .iter()
-            .map(|part| part.function.score(sample))
+            .map(|part| part.function.score_batch(samples))
             .collect();
+        (0..samples.len())
+            .map(|i| self.sum(columns.iter().map(|column| column[i]).collect()))
+            .collect()
+    }
+
+    fn sum(&self, parts: Vec<Result<f64, Unscored>>) -> Scored {
         let total = self
             .parts
             .iter()
@@ -179,14 +280,14 @@ impl Rewards {
     }
 }
 
-fn part(spec: &RewardSpec) -> Result<Part, RewardConfigError> {
+fn part(spec: &RewardSpec, programs: Programs) -> Result<Part, RewardConfigError> {
     if !spec.weight.is_finite() {
         return Err(RewardConfigError::Weight {
             name: spec.name.clone(),
             weight: spec.weight,
         });
     }
-    let function = function(spec)?;
+    let function = function(spec, programs)?;
     refuse_unused(spec)?;
     Ok(Part {
         name: spec.name.clone(),
@@ -195,19 +296,38 @@ fn part(spec: &RewardSpec) -> Result<Part, RewardConfigError> {
     })
 }
 
-fn function(spec: &RewardSpec) -> Result<Box<dyn RewardFunction>, RewardConfigError> {
+fn function(spec: &RewardSpec, programs: Programs) -> Result<Box<dyn RewardFunction>, RewardConfigError> {
     Ok(match spec.name.as_str() {
         "exact" => Box::new(text::Exact),
         "numeric" => Box::new(number::Numeric),
+        "math" => Box::new(math::Math),
         "boxed" => Box::new(text::Boxed),
         "format" => Box::new(text::Format::new(spec.pattern.as_deref())?),
         "length" => Box::new(text::Length::new(spec.max_length)?),
+        "json_schema" => Box::new(schema::JsonSchema::new(spec.schema.as_deref())?),
+        "command" => program(spec, programs)?,
         _ => {
             return Err(RewardConfigError::Unknown {
                 name: spec.name.clone(),
             });
         }
     })
+}
+
+#[cfg(unix)]
+fn program(spec: &RewardSpec, programs: Programs) -> Result<Box<dyn RewardFunction>, RewardConfigError> {
+    let function = command::Program::new(spec)?;
+    match programs {
+        Programs::Allowed => Ok(Box::new(function)),
+        Programs::Refused => Err(RewardConfigError::ProgramRefused {
+            program: spec.program.clone().unwrap_or_default(),
+        }),
+    }
+}
+
+#[cfg(not(unix))]
+fn program(_: &RewardSpec, _: Programs) -> Result<Box<dyn RewardFunction>, RewardConfigError> {
+    Err(RewardConfigError::ProgramUnsupported)
 }
 
 /// A setting that does nothing is a mistake of the person who wrote it.
@@ -218,13 +338,18 @@ fn refuse_unused(spec: &RewardSpec) -> Result<(), RewardConfigError> {
             key,
         })
     };
-    if spec.pattern.is_some() && spec.name != "format" {
-        return unused("pattern");
+    let settings = [
+        ("pattern", spec.pattern.is_some(), "format"),
+        ("max_length", spec.max_length.is_some(), "length"),
+        ("schema", spec.schema.is_some(), "json_schema"),
+        ("program", spec.program.is_some(), "command"),
+        ("sample_timeout_ms", spec.sample_timeout_ms.is_some(), "command"),
+        ("batch_timeout_ms", spec.batch_timeout_ms.is_some(), "command"),
+    ];
+    match settings.iter().find(|(_, set, user)| *set && spec.name != *user) {
+        Some((key, ..)) => unused(key),
+        None => Ok(()),
     }
-    if spec.max_length.is_some() && spec.name != "length" {
-        return unused("max_length");
-    }
-    Ok(())
 }
 
 /// The reference proper: what follows GSM8K's `####`, or the whole answer, trimmed.
@@ -238,12 +363,7 @@ mod tests {
     use super::*;
 
     fn spec(name: &str) -> RewardSpec {
-        RewardSpec {
-            name: name.into(),
-            weight: 1.0,
-            pattern: None,
-            max_length: None,
-        }
+        RewardSpec::named(name)
     }
 
     fn sample<'a>(completion: &'a str, answer: &'a str) -> Sample<'a> {
@@ -260,7 +380,7 @@ mod tests {
     fn unknown_names_list_the_known() {
         let message = Rewards::from_specs(&[spec("numerical")]).unwrap_err().to_string();
         assert!(
-            message.contains("numerical") && message.contains("exact, numeric, boxed"),
+            message.contains("numerical") && message.contains("exact, numeric, math"),
             "{message}"
         );
     }
@@ -290,6 +410,29 @@ mod tests {
                 .contains("max_length")
         );
         assert!(matches!(Rewards::from_specs(&[]), Err(RewardConfigError::None)));
+    }
+
+    #[test]
+    fn a_program_runs_only_where_it_is_allowed() {
+        let command = RewardSpec {
+            program: Some(vec![
+                "/bin/sh".into(),
+                "-c".into(),
+                "cat > /dev/null; echo 1".into(),
+            ]),
+            ..spec("command")
+        };
+        let message = Rewards::from_specs(std::slice::from_ref(&command))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("/bin/sh") && message.contains("allow_reward_programs"),
+            "{message}"
+        );
+        let rewards = Rewards::with_programs(&[command], Programs::Allowed).unwrap();
+        let scored = rewards.score_batch(&[sample("a", "b"), sample("c", "d")]);
+        assert_eq!(scored.len(), 2);
+        assert_eq!(scored[1].total, Ok(1.0));
     }
 
     #[test]

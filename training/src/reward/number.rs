@@ -19,14 +19,27 @@ impl RewardFunction for Numeric {
 }
 
 /// A rational number in lowest terms with a positive denominator, so that equality is exact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number {
     numerator: i128,
     denominator: i128,
 }
 
 impl Number {
-    fn new(numerator: i128, denominator: i128) -> Option<Self> {
+    /// 0.
+    pub(super) const ZERO: Self = Self::whole(0);
+    /// 1.
+    pub(super) const ONE: Self = Self::whole(1);
+
+    pub(super) const fn whole(value: i128) -> Self {
+        Self {
+            numerator: value,
+            denominator: 1,
+        }
+    }
+
+    /// `None` when the denominator is 0 or a result does not fit.
+    pub(super) fn new(numerator: i128, denominator: i128) -> Option<Self> {
         if denominator == 0 {
             return None;
         }
@@ -38,13 +51,39 @@ impl Number {
         })
     }
 
-    fn over(self, divisor: Self) -> Option<Self> {
+    pub(super) fn parts(self) -> (i128, i128) {
+        (self.numerator, self.denominator)
+    }
+
+    pub(super) fn integer(self) -> Option<i128> {
+        (self.denominator == 1).then_some(self.numerator)
+    }
+
+    pub(super) fn approximate(self) -> f64 {
+        self.numerator as f64 / self.denominator as f64
+    }
+
+    pub(super) fn plus(self, other: Self) -> Option<Self> {
+        let left = self.numerator.checked_mul(other.denominator)?;
+        let right = other.numerator.checked_mul(self.denominator)?;
+        Self::new(
+            left.checked_add(right)?,
+            self.denominator.checked_mul(other.denominator)?,
+        )
+    }
+
+    pub(super) fn times(self, other: Self) -> Option<Self> {
+        let numerator = self.numerator.checked_mul(other.numerator)?;
+        Self::new(numerator, self.denominator.checked_mul(other.denominator)?)
+    }
+
+    pub(super) fn over(self, divisor: Self) -> Option<Self> {
         let numerator = self.numerator.checked_mul(divisor.denominator)?;
         let denominator = self.denominator.checked_mul(divisor.numerator)?;
         Self::new(numerator, denominator)
     }
 
-    fn negated(self) -> Self {
+    pub(super) fn negated(self) -> Self {
         Self {
             numerator: -self.numerator,
             ..self

@@ -93,7 +93,7 @@ fn one_if(right: bool) -> f64 {
 }
 
 /// What stands in the last `\boxed{…}`, braces balanced.
-fn last_boxed(text: &str) -> Option<&str> {
+pub(super) fn last_boxed(text: &str) -> Option<&str> {
     const OPEN: &str = "\\boxed{";
     let inside = &text[text.rfind(OPEN)? + OPEN.len()..];
     let mut depth = 1_u32;

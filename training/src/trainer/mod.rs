@@ -91,7 +91,7 @@ impl Trainer {
                 model: models,
             });
         }
-        let rewards = Rewards::from_specs(&plan.rewards)?;
+        let rewards = Rewards::with_programs(&plan.rewards, plan.programs)?;
         let mut trainer = Self {
             learner: Learner::new(decoder, &plan)?,
             plan,

@@ -1,5 +1,6 @@
 //! What a job asks of the trainer.
 
+use crate::reward::Programs;
 use gym_protocol::job::spec::{GspoSpec, JobFile, JobSpec, LoraSpec, RewardSpec, RolloutSpec};
 
 /// The part of a job that training takes.
@@ -11,6 +12,8 @@ pub struct Plan {
     pub quantisation: Quantisation,
     /// Reward functions.
     pub rewards: Vec<RewardSpec>,
+    /// Whether they may run programs; a plan of a job does not allow it by itself.
+    pub programs: Programs,
     /// Loss and optimizer.
     pub gspo: GspoSpec,
     /// Adapter.
@@ -40,6 +43,7 @@ macro_rules! plan_from {
                         Quantisation::None
                     },
                     rewards: job.rewards.clone(),
+                    programs: Programs::Refused,
                     gspo: job.gspo.clone(),
                     lora: job.lora.clone(),
                     rollout: job.rollout.clone(),

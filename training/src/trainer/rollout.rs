@@ -79,36 +79,47 @@ impl Trainer {
             entropy: 0.0,
         };
         let mut tokens = 0usize;
-        for (question, group) in drawn.questions.iter().zip(&drawn.completions) {
-            for (sample, completion) in group.iter().enumerate() {
-                let text = self.tokenizer.decode(&completion.tokens)?;
-                let scored = self.score(question, &text, completion.tokens.len());
-                tokens += completion.tokens.len();
-                out.entropy += completion.entropy * completion.tokens.len() as f64;
-                out.all.push(Rollout {
-                    row: question.question.row,
-                    sample: sample as u32,
-                    tokens: completion.tokens.clone(),
-                    log_probs: completion.log_probs.clone(),
-                    reward: scored.total.ok(),
-                    text,
-                    truncated: completion.finish == Finish::Length,
-                });
-                out.scores.push(scored);
-            }
+        let drawn: Vec<_> = drawn
+            .questions
+            .iter()
+            .zip(&drawn.completions)
+            .flat_map(|(question, group)| group.iter().enumerate().map(move |(i, c)| (*question, i, c)))
+            .collect();
+        let texts = drawn
+            .iter()
+            .map(|(_, _, completion)| self.tokenizer.decode(&completion.tokens))
+            .collect::<Result<Vec<_>, _>>()?;
+        let samples: Vec<Sample<'_>> = drawn
+            .iter()
+            .zip(&texts)
+            .map(|((question, _, completion), text)| sample_of(question, text, completion.tokens.len()))
+            .collect();
+        out.scores = self.rewards.score_batch(&samples);
+        for (((question, sample, completion), text), scored) in drawn.iter().zip(&texts).zip(&out.scores) {
+            tokens += completion.tokens.len();
+            out.entropy += completion.entropy * completion.tokens.len() as f64;
+            out.all.push(Rollout {
+                row: question.question.row,
+                sample: *sample as u32,
+                tokens: completion.tokens.clone(),
+                log_probs: completion.log_probs.clone(),
+                reward: scored.total.ok(),
+                text: text.clone(),
+                truncated: completion.finish == Finish::Length,
+            });
         }
         out.entropy /= tokens.max(1) as f64;
         Ok(out)
     }
+}
 
-    pub(super) fn score(&self, question: &Prepared, text: &str, tokens: usize) -> Scored {
-        self.rewards.score(&Sample {
-            prompt: &question.text,
-            completion: text,
-            completion_tokens: tokens,
-            answer: &question.question.answer,
-            row: &question.question.raw,
-        })
+fn sample_of<'a>(question: &'a Prepared, completion: &'a str, completion_tokens: usize) -> Sample<'a> {
+    Sample {
+        prompt: &question.text,
+        completion,
+        completion_tokens,
+        answer: &question.question.answer,
+        row: &question.question.raw,
     }
 }
 

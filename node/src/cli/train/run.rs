@@ -14,6 +14,7 @@ use gym_training::adapter::Adapter;
 use gym_training::data::{Question, check_disjoint, read_questions};
 use gym_training::metrics::{MetricsWriter, read_metrics};
 use gym_training::plot::{Labels, Series, write_chart};
+use gym_training::reward::Programs;
 use gym_training::sampling::RolloutKey;
 use gym_training::trainer::{Plan, StepInput, StepReport, Trainer};
 use serde_json::{Value, json};
@@ -48,7 +49,7 @@ impl<'a> Run<'a> {
         let mut heldout = read_questions(&base.join(&job.heldout), &job.columns)?;
         check_disjoint(&train, &heldout)?;
         heldout.truncate(job.schedule.eval_questions as usize);
-        let trainer = Trainer::new(Plan::from(job), &base.join(&job.model), device, train)?;
+        let trainer = Trainer::new(plan(job), &base.join(&job.model), device, train)?;
         let questions = trainer.questions() as u64;
         let key = RolloutKey::offline(job.seed);
         let mut run = Self {
@@ -262,4 +263,12 @@ pub(super) fn plain(report: &Value) -> String {
         text(report, "metrics"),
         text(report, "plot"),
     )
+}
+
+/// The job as it is trained here: whoever starts it lets its rewards run programs.
+fn plan(job: &JobFile) -> Plan {
+    Plan {
+        programs: Programs::Allowed,
+        ..Plan::from(job)
+    }
 }

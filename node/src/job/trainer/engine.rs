@@ -1,6 +1,6 @@
 //! The thread itself: one loaded job at a time.
 
-use super::{JobFiles, Report, Task, TrainTask, rows_of};
+use super::{JobFiles, Machine, Report, Task, TrainTask, rows_of};
 use crate::files::{self, Access};
 use crate::job::commit::Trained;
 use gym_protocol::ids::CidBytes;
@@ -25,11 +25,11 @@ struct Loaded {
 }
 
 /// Takes tasks until the service is gone.
-pub(super) fn run(tasks: &Receiver<Task>, device: &gym_training::Device, reports: &Sender<Report>) {
+pub(super) fn run(tasks: &Receiver<Task>, machine: &Machine, reports: &Sender<Report>) {
     let mut loaded: Option<Loaded> = None;
     while let Ok(task) = tasks.recv() {
         let report = match task {
-            Task::Load { job, spec, files } => load(device, job, *spec, &files, &mut loaded),
+            Task::Load { job, spec, files } => load(machine, job, *spec, &files, &mut loaded),
             Task::Train(task) => train(&task, loaded.as_mut(), reports),
             Task::Evaluate {
                 job,
@@ -47,7 +47,7 @@ pub(super) fn run(tasks: &Receiver<Task>, device: &gym_training::Device, reports
 }
 
 fn load(
-    device: &gym_training::Device,
+    machine: &Machine,
     job: CidBytes,
     spec: JobSpec,
     files: &JobFiles,
@@ -55,7 +55,7 @@ fn load(
 ) -> Option<Report> {
     // The earlier job's model goes before the next one comes: never two in memory.
     *loaded = None;
-    match open(device, &spec, files) {
+    match open(machine, &spec, files) {
         Ok((trainer, heldout)) => {
             let zero = trainer.adapter();
             *loaded = Some(Loaded {
@@ -76,15 +76,15 @@ fn load(
     }
 }
 
-fn open(
-    device: &gym_training::Device,
-    spec: &JobSpec,
-    files: &JobFiles,
-) -> Result<(Trainer, Vec<Question>), String> {
+fn open(machine: &Machine, spec: &JobSpec, files: &JobFiles) -> Result<(Trainer, Vec<Question>), String> {
     let read = |path| read_questions(path, &spec.columns).map_err(|e| e.to_string());
     let (train, heldout) = (read(&files.train)?, read(&files.heldout)?);
     check_disjoint(&train, &heldout).map_err(|e| e.to_string())?;
-    let trainer = Trainer::new(Plan::from(spec), &files.base, device, train).map_err(|e| e.to_string())?;
+    let plan = Plan {
+        programs: machine.programs,
+        ..Plan::from(spec)
+    };
+    let trainer = Trainer::new(plan, &files.base, &machine.device, train).map_err(|e| e.to_string())?;
     Ok((trainer, heldout))
 }
 

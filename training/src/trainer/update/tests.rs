@@ -70,6 +70,7 @@ impl Step {
             seed: 0,
             quantisation: Quantisation::None,
             rewards: Vec::new(),
+            programs: crate::reward::Programs::Refused,
             gspo: GspoSpec {
                 beta: self.number("beta"),
                 kl_bias_correction: self.case["use_bias_correction_kl"].as_bool().unwrap(),
