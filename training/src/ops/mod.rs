@@ -3,10 +3,13 @@
 
 mod attention;
 mod decode;
+mod host;
 mod linear;
 mod norm;
 mod rotate;
 mod swiglu;
+#[cfg(test)]
+mod testing;
 
 pub(crate) use attention::{AttentionShape, attention};
 pub(crate) use decode::{CachedRows, attend_cached};

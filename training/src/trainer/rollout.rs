@@ -44,6 +44,7 @@ impl Trainer {
         }
     }
 
+    #[tracing::instrument(level = "debug", name = "rollout", skip_all)]
     pub(super) fn roll_out(&self, lora: &Lora, input: &StepInput<'_>) -> Result<Drawn<'_>, StepError> {
         let group = self.plan.gspo.group_size;
         let questions: Vec<&Prepared> = input
@@ -72,6 +73,7 @@ impl Trainer {
         })
     }
 
+    #[tracing::instrument(level = "debug", name = "reward", skip_all)]
     pub(super) fn judge(&self, drawn: &Drawn<'_>) -> Result<Rollouts, StepError> {
         let mut out = Rollouts {
             all: Vec::new(),

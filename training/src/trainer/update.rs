@@ -96,6 +96,7 @@ impl Learner {
         Ok(updates)
     }
 
+    #[tracing::instrument(level = "debug", name = "fixed_log_probs", skip_all)]
     fn fixed(&self, rows: &[TrainRow<'_>], several_updates: bool) -> Result<Fixed, StepError> {
         let all: Vec<usize> = (0..rows.len()).collect();
         let over = |lora: Option<&Lora>| {
@@ -129,6 +130,7 @@ impl Learner {
         let mut gradient = vec![0f32; self.flat.len()];
         let mut value = 0.0;
         for micro in self.micro_batches(rows, part) {
+            let _span = tracing::debug_span!("train").entered();
             let log_probs = self.forward(Some(&lora), rows, &micro);
             let loss_rows: Vec<LossRow<'_>> = micro
                 .iter()

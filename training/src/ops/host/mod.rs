@@ -1,0 +1,10 @@
+//! Kernels of the CPU backend: f32 slices in, f32 slices out.
+//!
+//! Work is cut by rows into pieces whose bounds do not depend on how many threads there are, and every sum has one
+//! order: results are the same to the bit on one thread and on many.
+
+mod gemm;
+mod tensor;
+
+pub(super) use gemm::{Into, Matrix, product};
+pub(super) use tensor::{Values, is_f32, tensor};

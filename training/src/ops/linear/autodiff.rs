@@ -1,0 +1,134 @@
+//! The layer's backward pass.
+
+use super::{LinearOps, Weight};
+use burn::backend::Autodiff;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+
+impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
+    fn plain_linear(x: FloatTensor<Autodiff<B, C>>, weight: Weight<Self>) -> FloatTensor<Autodiff<B, C>> {
+        let (weight, weight_node) = apart::<B, C>(weight);
+        let nodes = [x.node(), weight_node.node()];
+        let (x_tracked, weight_tracked) = (x.is_tracked(), weight_node.is_tracked());
+        let x = x.into_primitive();
+        match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => {
+                let state = LinearState {
+                    x: weight_tracked.then(|| x.clone()),
+                    weight: x_tracked.then(|| weight.clone()),
+                };
+                prep.finish(state, B::plain_linear(x, weight))
+            }
+            OpsKind::UnTracked(prep) => prep.finish(B::plain_linear(x, weight)),
+        }
+    }
+
+    fn lora_linear(
+        x: FloatTensor<Autodiff<B, C>>,
+        weight: Weight<Self>,
+        a: FloatTensor<Autodiff<B, C>>,
+        b: FloatTensor<Autodiff<B, C>>,
+        scale: f64,
+    ) -> FloatTensor<Autodiff<B, C>> {
+        let (weight, weight_node) = apart::<B, C>(weight);
+        let nodes = [x.node(), weight_node.node(), a.node(), b.node()];
+        let (x, a, b) = (x.into_primitive(), a.into_primitive(), b.into_primitive());
+        match LoraBackward.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => {
+                let (y, h) = B::lora_parts(x.clone(), weight.clone(), a.clone(), b.clone(), scale);
+                let state = LoraState {
+                    x,
+                    weight,
+                    a,
+                    b,
+                    h,
+                    scale,
+                };
+                prep.finish(state, y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(B::lora_parts(x, weight, a, b, scale).0),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LinearBackward;
+
+#[derive(Clone, Debug)]
+struct LinearState<B: LinearOps> {
+    x: Option<FloatTensor<B>>,
+    weight: Option<Weight<B>>,
+}
+
+impl<B: LinearOps> Backward<B, 2> for LinearBackward {
+    type State = LinearState<B>;
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        let [x_node, weight_node] = ops.parents;
+        if let (Some(node), Some(x)) = (weight_node, ops.state.x) {
+            grads.register::<B>(node.id, B::scaled_product_over_rows(gradient.clone(), x, 1.0));
+        }
+        if let (Some(node), Some(weight)) = (x_node, ops.state.weight) {
+            grads.register::<B>(node.id, B::linear_by_input(gradient, weight));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LoraBackward;
+
+#[derive(Clone, Debug)]
+struct LoraState<B: LinearOps> {
+    x: FloatTensor<B>,
+    weight: Weight<B>,
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    h: FloatTensor<B>,
+    scale: f64,
+}
+
+impl<B: LinearOps> Backward<B, 4> for LoraBackward {
+    type State = LoraState<B>;
+
+    fn backward(self, ops: Ops<Self::State, 4>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let LoraState {
+            x,
+            weight,
+            a,
+            b,
+            h,
+            scale,
+        } = ops.state;
+        let gradient = grads.consume::<B>(&ops.node);
+        let [x_node, weight_node, a_node, b_node] = ops.parents;
+        let u = B::scaled_product(gradient.clone(), b, scale);
+        if let Some(node) = weight_node {
+            grads.register::<B>(
+                node.id,
+                B::scaled_product_over_rows(gradient.clone(), x.clone(), 1.0),
+            );
+        }
+        if let Some(node) = a_node {
+            grads.register::<B>(node.id, B::scaled_product_over_rows(u.clone(), x, 1.0));
+        }
+        if let Some(node) = b_node {
+            grads.register::<B>(node.id, B::scaled_product_over_rows(gradient.clone(), h, scale));
+        }
+        if let Some(node) = x_node {
+            grads.register::<B>(node.id, B::lora_by_input(gradient, weight, u, a));
+        }
+    }
+}
+
+/// The weight on the inner backend, and the tensor whose gradient it has.
+fn apart<B: LinearOps, C: CheckpointStrategy>(
+    weight: Weight<Autodiff<B, C>>,
+) -> (Weight<B>, FloatTensor<Autodiff<B, C>>) {
+    match weight {
+        Weight::Dense(w) => (Weight::Dense(w.primitive().clone()), w),
+    }
+}

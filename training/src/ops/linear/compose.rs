@@ -1,0 +1,58 @@
+//! The layer from any backend's own operations.
+
+use super::Weight;
+use burn::backend::Backend;
+use burn::backend::tensor::FloatTensor;
+
+pub(super) fn linear<B: Backend>(x: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
+    B::float_matmul(x, B::float_transpose(dense(weight)))
+}
+
+pub(super) fn lora_parts<B: Backend>(
+    x: FloatTensor<B>,
+    weight: Weight<B>,
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    scale: f64,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let h = B::float_matmul(x.clone(), B::float_transpose(a));
+    let adapted = scaled_product::<B>(h.clone(), B::float_transpose(b), scale);
+    (B::float_add(linear::<B>(x, weight), adapted), h)
+}
+
+pub(super) fn linear_by_input<B: Backend>(gradient: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
+    B::float_matmul(gradient, dense(weight))
+}
+
+pub(super) fn lora_by_input<B: Backend>(
+    gradient: FloatTensor<B>,
+    weight: Weight<B>,
+    u: FloatTensor<B>,
+    a: FloatTensor<B>,
+) -> FloatTensor<B> {
+    B::float_add(linear_by_input::<B>(gradient, weight), B::float_matmul(u, a))
+}
+
+pub(super) fn scaled_product<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
+    let product = B::float_matmul(a, b);
+    if scale == 1.0 {
+        product
+    } else {
+        B::float_mul_scalar(product, scale.into())
+    }
+}
+
+pub(super) fn scaled_product_over_rows<B: Backend>(
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    scale: f64,
+) -> FloatTensor<B> {
+    scaled_product::<B>(B::float_transpose(a), b, scale)
+}
+
+/// The values of W for one product; a weight held otherwise is unpacked here, and dropped after it.
+fn dense<B: Backend>(weight: Weight<B>) -> FloatTensor<B> {
+    match weight {
+        Weight::Dense(values) => values,
+    }
+}
