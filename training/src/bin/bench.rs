@@ -12,7 +12,7 @@
 use gym_protocol::job::spec::JobFile;
 use gym_training::Device;
 use gym_training::data::{Prompt, Question};
-use gym_training::model::{Architecture, Decoder, HeadKind, ModelConfig, RopeConfig};
+use gym_training::model::{Architecture, Decoder, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig};
 use gym_training::plot::{Labels, Series, write_chart};
 use gym_training::sampling::{RolloutKey, derive_key, philox};
 use gym_training::threads::with_threads;
@@ -284,8 +284,10 @@ fn model(layers: usize) -> ModelConfig {
         num_key_value_heads: 4,
         head_dim: 32,
         rms_norm_eps: 1e-6,
-        rope: RopeConfig { theta: 1e6 },
+        rope: RopeConfig::plain(1e6, 32),
         head: HeadKind::Tied,
+        parts: Parts::QWEN3,
+        layers: vec![LayerConfig::DENSE; layers],
         max_position_embeddings: 512,
         initializer_range: 0.02,
         bos_token_id: None,

@@ -8,7 +8,7 @@
 use super::LoraError;
 use super::overrides::{Lookup, Overrides};
 use super::targets::{Mixture, Targets};
-use crate::model::Decoder;
+use crate::model::ModelConfig;
 use gym_protocol::job::spec::LoraSpec;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 
@@ -53,12 +53,16 @@ pub(super) struct Module {
 }
 
 impl Layout {
-    pub(super) fn new(decoder: &Decoder, spec: &LoraSpec, overrides: &Overrides) -> Result<Self, LoraError> {
-        let targets = Targets::find(decoder, &spec.target_modules)?;
+    pub(super) fn new(
+        config: &ModelConfig,
+        spec: &LoraSpec,
+        overrides: &Overrides,
+    ) -> Result<Self, LoraError> {
+        let targets = Targets::find(config, &spec.target_modules)?;
         let lookup = Lookup::new(spec, overrides)?;
         let mut layout = Self::default();
         for layer in targets.layers {
-            layout.plain(layer.path, layer.shape, &lookup);
+            layout.plain(layer.name, layer.shape, &lookup);
         }
         for mixture in &targets.mixtures {
             layout.mixture(mixture, &lookup);

@@ -12,9 +12,9 @@ pub use overrides::{Overrides, Scaling};
 pub(crate) use targets::{ALL_LINEAR, is_expert_parameter, suffix_matches};
 
 use crate::adapter;
-use crate::model::{Decoder, Weight};
+use crate::model::{Decoder, ModelConfig, Weight};
 use crate::ops::Adapter;
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
 use gym_protocol::job::spec::LoraSpec;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use layout::Layout;
@@ -40,9 +40,9 @@ impl Lora {
     /// # Errors
     /// A target that names no layer.
     pub fn init(decoder: &Decoder, spec: &LoraSpec, seed: u64) -> Result<Self, LoraError> {
-        let layout = Layout::new(decoder, spec, &Overrides::default())?;
+        let layout = Layout::new(decoder.config(), spec, &Overrides::default())?;
         let tensors = initial::tensors(&layout, seed);
-        Self::assemble(decoder, layout, &tensors)
+        Self::assemble(decoder.device(), layout, &tensors)
     }
 
     /// The adapter whose tensors have PEFT's names
@@ -51,11 +51,8 @@ impl Lora {
     /// # Errors
     /// A target that names no layer; a tensor that is missing, unused or of another shape.
     pub fn from_tensors(decoder: &Decoder, spec: &LoraSpec, tensors: &TensorSet) -> Result<Self, LoraError> {
-        Self::assemble(
-            decoder,
-            Layout::new(decoder, spec, &Overrides::default())?,
-            tensors,
-        )
+        let layout = Layout::new(decoder.config(), spec, &Overrides::default())?;
+        Self::assemble(decoder.device(), layout, tensors)
     }
 
     /// The same of an adapter as read from its directory, whose layers may differ in rank and scale.
@@ -63,8 +60,17 @@ impl Lora {
     /// # Errors
     /// As [`Lora::from_tensors`]; a pattern that is no regular expression.
     pub fn from_adapter(decoder: &Decoder, adapter: &adapter::Adapter) -> Result<Self, LoraError> {
-        let layout = Layout::new(decoder, &adapter.lora, &adapter.overrides)?;
-        Self::assemble(decoder, layout, &adapter.tensors)
+        Self::for_config(decoder.config(), adapter, decoder.device())
+    }
+
+    /// The same on `device`, of a model that need not be loaded.
+    pub(crate) fn for_config(
+        config: &ModelConfig,
+        adapter: &adapter::Adapter,
+        device: &Device,
+    ) -> Result<Self, LoraError> {
+        let layout = Layout::new(config, &adapter.lora, &adapter.overrides)?;
+        Self::assemble(device, layout, &adapter.tensors)
     }
 
     /// Copies all tensors to the host, under PEFT's names.
@@ -113,7 +119,7 @@ impl Lora {
         self.pairs.get(module)
     }
 
-    fn assemble(decoder: &Decoder, layout: Layout, tensors: &TensorSet) -> Result<Self, LoraError> {
+    fn assemble(device: &Device, layout: Layout, tensors: &TensorSet) -> Result<Self, LoraError> {
         if let Some(name) = tensors.0.keys().find(|name| !layout.has(name)) {
             return Err(LoraError::Unused { name: name.clone() });
         }
@@ -122,7 +128,7 @@ impl Lora {
             let tensor = slot.check(tensors)?;
             for piece in &slot.pieces {
                 let data = TensorData::new(piece.cut(&tensor.data, slot.shape[1]), piece.shape);
-                leaves[piece.leaf] = Some(Tensor::from_data(data, decoder.device()));
+                leaves[piece.leaf] = Some(Tensor::from_data(data, device));
             }
         }
         // Every leaf is a piece of some slot: `Layout` makes them together.

@@ -1,20 +1,11 @@
 //! Which layers a target list names.
 
 use super::LoraError;
-use crate::model::{Decoder, Weight};
+use crate::model::{LinearKind, LinearLayer, ModelConfig};
 use std::collections::BTreeMap;
 
 /// PEFT's word for every linear layer outside the routed experts.
 pub(crate) const ALL_LINEAR: &str = "all-linear";
-
-/// One linear layer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layer {
-    /// Module path, `model.layers.0.self_attn.q_proj`.
-    pub(super) path: String,
-    /// [out, in]
-    pub(super) shape: [usize; 2],
-}
 
 /// The experts of one layer, and which of their fused parameters are adapted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +24,15 @@ pub(super) struct Mixture {
 /// What a target list names.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<LinearLayer>,
     pub(super) mixtures: Vec<Mixture>,
 }
 
 impl Targets {
     /// An entry matches a module's last name or a whole suffix of its path; `experts.gate_up_proj` and
     /// `experts.down_proj` name the fused parameters of routed experts, as in PEFT's `target_parameters`.
-    pub(super) fn find(decoder: &Decoder, entries: &[String]) -> Result<Self, LoraError> {
-        let (layers, mixtures) = modules(decoder);
+    pub(super) fn find(config: &ModelConfig, entries: &[String]) -> Result<Self, LoraError> {
+        let (layers, mixtures) = modules(config);
         let mut found = Self::default();
         for entry in entries {
             let known = || known(&layers, &mixtures);
@@ -52,20 +43,20 @@ impl Targets {
                 });
             }
         }
-        found.layers.sort_by(|a, b| a.path.cmp(&b.path));
+        found.layers.sort_by(|a, b| a.name.cmp(&b.name));
         found.layers.dedup();
         Ok(found)
     }
 
     /// Adds what one entry names; whether that is anything.
-    fn add(&mut self, entry: &str, layers: &[Layer], mixtures: &[Mixture]) -> bool {
+    fn add(&mut self, entry: &str, layers: &[LinearLayer], mixtures: &[Mixture]) -> bool {
         if is_expert_parameter(entry) {
             return self.add_parameter(entry, mixtures);
         }
         let before = self.layers.len();
-        let matches = |layer: &&Layer| match entry {
-            ALL_LINEAR => !layer.path.contains(".experts."),
-            _ => suffix_matches(&layer.path, entry),
+        let matches = |layer: &&LinearLayer| match entry {
+            ALL_LINEAR => layer.kind == LinearKind::Dense,
+            _ => suffix_matches(&layer.name, entry),
         };
         self.layers.extend(layers.iter().filter(matches).cloned());
         self.layers.len() > before
@@ -106,11 +97,11 @@ pub(crate) fn suffix_matches(path: &str, suffix: &str) -> bool {
 }
 
 /// Linear layers that may be adapted, and mixtures of experts with none of their parameters named.
-fn modules(decoder: &Decoder) -> (Vec<Layer>, Vec<Mixture>) {
-    let layers = linear_layers(decoder);
+fn modules(config: &ModelConfig) -> (Vec<LinearLayer>, Vec<Mixture>) {
+    let layers = config.linear_layers();
     let mut mixtures: BTreeMap<&str, Mixture> = BTreeMap::new();
-    for layer in &layers {
-        let Some((path, _)) = layer.path.split_once(".experts.") else {
+    for layer in layers.iter().filter(|l| l.kind == LinearKind::Expert) {
+        let Some((path, _)) = layer.name.split_once(".experts.") else {
             continue;
         };
         let mixture = mixtures.entry(path).or_insert_with(|| Mixture {
@@ -121,7 +112,7 @@ fn modules(decoder: &Decoder) -> (Vec<Layer>, Vec<Mixture>) {
             gate_up: false,
             down: false,
         });
-        if layer.path.ends_with(".down_proj") {
+        if layer.name.ends_with(".down_proj") {
             mixture.experts += 1;
             [mixture.hidden, mixture.width] = layer.shape;
         }
@@ -130,24 +121,8 @@ fn modules(decoder: &Decoder) -> (Vec<Layer>, Vec<Mixture>) {
     (layers, mixtures)
 }
 
-/// Linear layers of the blocks: every matrix but embedding, head, routers and shared experts' gates.
-fn linear_layers(decoder: &Decoder) -> Vec<Layer> {
-    let routes = |module: &str| module.ends_with(".mlp.gate") || module.ends_with(".shared_expert_gate");
-    let layer = |(name, weight): (&String, &Weight)| match weight {
-        Weight::Matrix(t) if name.starts_with("model.layers.") => name
-            .strip_suffix(".weight")
-            .filter(|module| !routes(module) && !module.ends_with("conv1d"))
-            .map(|module| Layer {
-                path: module.to_owned(),
-                shape: t.dims(),
-            }),
-        Weight::Matrix(_) | Weight::Vector(_) => None,
-    };
-    decoder.weights().0.iter().filter_map(layer).collect()
-}
-
-fn known(layers: &[Layer], mixtures: &[Mixture]) -> String {
-    let mut names: Vec<&str> = layers.iter().filter_map(|l| l.path.rsplit('.').next()).collect();
+fn known(layers: &[LinearLayer], mixtures: &[Mixture]) -> String {
+    let mut names: Vec<&str> = layers.iter().filter_map(|l| l.name.rsplit('.').next()).collect();
     if !mixtures.is_empty() {
         names.extend(["experts.gate_up_proj", "experts.down_proj"]);
     }

@@ -12,7 +12,7 @@ use super::norm::RmsNorm;
 use super::rope::Rope;
 use super::weights::{Weight, Weights};
 use super::{Block, Decoder, LoadError, MixerLayer, MlpLayer};
-use crate::ops::AttentionShape;
+use crate::ops::{AttentionShape, Frozen};
 use burn::tensor::{Device, Tensor};
 
 /// Checks that `weights` are exactly what `config` asks for, and puts them in their places.
@@ -170,7 +170,7 @@ impl Assembly<'_> {
     }
 
     fn linear(&self, name: String, bias: bool) -> Result<Linear, LoadError> {
-        let weight = self.matrix(&format!("{name}.weight"))?;
+        let weight = self.frozen(&format!("{name}.weight"))?;
         let bias = match bias {
             true => Some(self.vector(&format!("{name}.bias"))?),
             false => None,
@@ -190,14 +190,22 @@ impl Assembly<'_> {
     fn vector(&self, name: &str) -> Result<Tensor<1>, LoadError> {
         match self.weights.0.get(name) {
             Some(Weight::Vector(t)) => Ok(t.clone()),
-            Some(Weight::Matrix(_)) | None => Err(LoadError::Missing { name: name.into() }),
+            Some(Weight::Matrix(_) | Weight::Nf4(_)) | None => Err(LoadError::Missing { name: name.into() }),
+        }
+    }
+
+    fn frozen(&self, name: &str) -> Result<Frozen, LoadError> {
+        match self.weights.0.get(name) {
+            Some(Weight::Matrix(t)) => Ok(Frozen::Dense(t.clone())),
+            Some(Weight::Nf4(t)) => Ok(Frozen::Nf4(t.clone())),
+            Some(Weight::Vector(_)) | None => Err(LoadError::Missing { name: name.into() }),
         }
     }
 
     fn matrix(&self, name: &str) -> Result<Tensor<2>, LoadError> {
         match self.weights.0.get(name) {
             Some(Weight::Matrix(t)) => Ok(t.clone()),
-            Some(Weight::Vector(_)) | None => Err(LoadError::Missing { name: name.into() }),
+            Some(Weight::Vector(_) | Weight::Nf4(_)) | None => Err(LoadError::Missing { name: name.into() }),
         }
     }
 }

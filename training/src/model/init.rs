@@ -1,21 +1,28 @@
 //! Fresh weights from a seed, the same on every machine.
 
+use super::LoadError;
 use super::config::{ModelConfig, NormKind};
 use super::layout::{Role, TensorSpec};
 use super::weights::{Weight, Weights};
+use crate::quant::Quantisation;
 use crate::sampling::{Key, derive_key, units};
 use burn::tensor::Device;
 
 /// Every weight the configuration asks for: matrices normal with `initializer_range`, norms at one, biases at zero.
-pub(super) fn weights(config: &ModelConfig, seed: u64, device: &Device) -> Weights {
+pub(super) fn weights(
+    config: &ModelConfig,
+    seed: u64,
+    device: &Device,
+    quantisation: Quantisation,
+) -> Result<Weights, LoadError> {
     let mut weights = Weights::default();
     for spec in config.tensors() {
         let data = values(config, &spec, seed);
-        if let Some(weight) = Weight::from_host(&spec.shape, data, device) {
+        if let Some(weight) = Weight::held(&spec, data, device, quantisation)? {
             weights.0.insert(spec.name, weight);
         }
     }
-    weights
+    Ok(weights)
 }
 
 fn values(config: &ModelConfig, spec: &TensorSpec, seed: u64) -> Vec<f32> {

@@ -1,7 +1,7 @@
 //! A frozen linear layer by name.
 
 use crate::lora::Lora;
-use crate::ops;
+use crate::ops::{self, Frozen};
 use burn::tensor::Tensor;
 
 /// y = x·Wᵀ + bias, and the adapter's term when an adapter names this layer.
@@ -10,13 +10,13 @@ pub(crate) struct Linear {
     /// Module path, `model.layers.0.self_attn.q_proj`.
     name: String,
     /// W [out, in].
-    weight: Tensor<2>,
+    weight: Frozen,
     /// [out]
     bias: Option<Tensor<1>>,
 }
 
 impl Linear {
-    pub(crate) fn new(name: String, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Self {
+    pub(crate) fn new(name: String, weight: Frozen, bias: Option<Tensor<1>>) -> Self {
         Self { name, weight, bias }
     }
 

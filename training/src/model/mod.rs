@@ -35,6 +35,7 @@ pub(crate) use store::{map_file, to_f32};
 pub use weights::{Weight, Weights};
 
 use crate::lora::Lora;
+use crate::quant::{QuantError, Quantisation};
 use attention::Attention;
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
 use delta_net::{DeltaNet, Sequences};
@@ -131,6 +132,14 @@ pub enum LoadError {
         /// By the configuration.
         want: Vec<usize>,
     },
+    /// A tensor that cannot be quantised.
+    #[error("tensor {name}: {source}")]
+    Quantise {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: QuantError,
+    },
     /// A tensor nothing uses: another architecture than config.json says.
     #[error("tensor {name} is used by nothing in a {architecture}; is config.json this model's?")]
     Unused {
@@ -147,8 +156,17 @@ impl Decoder {
     /// # Errors
     /// An unreadable or unsupported file; a tensor that is missing, unused or of another shape, by name.
     pub fn load(dir: &Path, device: &Device) -> Result<Self, LoadError> {
+        Self::load_as(dir, device, Quantisation::None)
+    }
+
+    /// The same with its linear layers held as `quantisation` says; they are quantised one after the other, straight
+    /// from the files. Layers that bitsandbytes stored in NF4 stay as they are.
+    ///
+    /// # Errors
+    /// As [`Decoder::load`]; a weight that is not finite.
+    pub fn load_as(dir: &Path, device: &Device, quantisation: Quantisation) -> Result<Self, LoadError> {
         let config = ModelConfig::load(dir)?;
-        let weights = Store::open(dir)?.weights(&config, &device.clone().inner())?;
+        let weights = Store::open(dir)?.weights(&config, &device.clone().inner(), quantisation)?;
         Self::from_weights(config, weights, device)
     }
 
@@ -157,7 +175,20 @@ impl Decoder {
     /// # Errors
     /// None for a configuration that [`ModelConfig::load`] accepted.
     pub fn init(config: ModelConfig, seed: u64, device: &Device) -> Result<Self, LoadError> {
-        let weights = init::weights(&config, seed, &device.clone().inner());
+        Self::init_as(config, seed, device, Quantisation::None)
+    }
+
+    /// The same with its linear layers held as `quantisation` says.
+    ///
+    /// # Errors
+    /// As [`Decoder::init`].
+    pub fn init_as(
+        config: ModelConfig,
+        seed: u64,
+        device: &Device,
+        quantisation: Quantisation,
+    ) -> Result<Self, LoadError> {
+        let weights = init::weights(&config, seed, &device.clone().inner(), quantisation)?;
         Self::from_weights(config, weights, device)
     }
 
@@ -191,11 +222,7 @@ impl Decoder {
     /// head are none.
     #[must_use]
     pub fn linear_layers(&self) -> Vec<LinearLayer> {
-        self.config
-            .tensors()
-            .into_iter()
-            .filter_map(LinearLayer::of)
-            .collect()
+        self.config.linear_layers()
     }
 
     /// The same model with every weight a leaf that keeps its gradient, for pretraining.
@@ -245,6 +272,7 @@ impl Decoder {
         let one = |weight: &Weight, gradients: &mut Gradients| match weight {
             Weight::Vector(t) => t.grad_remove(gradients).map(|g| Weight::Vector(g).to_host()),
             Weight::Matrix(t) => t.grad_remove(gradients).map(|g| Weight::Matrix(g).to_host()),
+            Weight::Nf4(_) => None,
         };
         let all = self.weights.0.iter().map(|(name, weight)| {
             let shape = weight.shape();
@@ -375,6 +403,13 @@ impl Block {
             MlpLayer::Dense(mlp) => mlp.forward(normed, lora),
             MlpLayer::Experts(experts) => experts.forward(normed, lora, routing),
         }
+    }
+}
+
+impl ModelConfig {
+    /// Linear layers of the blocks that an adapter can be put on, in the order they are used.
+    pub(crate) fn linear_layers(&self) -> Vec<LinearLayer> {
+        self.tensors().into_iter().filter_map(LinearLayer::of).collect()
     }
 }
 

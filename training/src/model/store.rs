@@ -6,6 +6,7 @@ use super::layout::TensorSpec;
 use super::names::{Place, ignored, places};
 use super::weights::{Weight, Weights};
 use super::{HeadKind, Role};
+use crate::quant::{self, BitsAndBytesError, Nf4Tensor, Quantisation};
 use burn::tensor::Device;
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
@@ -84,16 +85,26 @@ impl Store {
         Ok(())
     }
 
-    /// Every weight that `config` asks for, copied to `device` one after the other.
+    /// Every weight that `config` asks for, copied to `device` one after the other, linear layers held as
+    /// `quantisation` says.
     ///
     /// # Errors
-    /// A tensor that is missing, of another shape or kind, or used by nothing.
-    pub fn weights(&self, config: &ModelConfig, device: &Device) -> Result<Weights, LoadError> {
+    /// A tensor that is missing, of another shape or kind, or used by nothing; a weight to be quantised that is not
+    /// finite.
+    pub fn weights(
+        &self,
+        config: &ModelConfig,
+        device: &Device,
+        quantisation: Quantisation,
+    ) -> Result<Weights, LoadError> {
         let mut used = BTreeSet::new();
         let mut weights = Weights::default();
         for spec in config.tensors() {
             let found = self.find(config, &spec)?;
-            let weight = self.read(&spec, &found, device)?;
+            let weight = match self.is_packed(&found.name) {
+                true => self.read_packed(&spec, &found, device)?,
+                false => self.read(&spec, &found, device, quantisation)?,
+            };
             used.insert(found.name);
             weights.0.insert(spec.name, weight);
         }
@@ -152,6 +163,14 @@ impl Store {
             let Some(stored) = self.tensors.get(&name) else {
                 continue;
             };
+            let linear = matches!(spec.role, Role::Linear | Role::Expert);
+            if linear && self.is_packed(&name) {
+                return Ok(Found {
+                    name,
+                    stored: stored.clone(),
+                    bytes: stored.bytes.clone(),
+                });
+            }
             if element_size(stored.dtype).is_none() {
                 return Err(LoadError::Weights(WeightsError::Tensor {
                     path: self.files[stored.file].0.clone(),
@@ -175,7 +194,40 @@ impl Store {
         })
     }
 
-    fn read(&self, spec: &TensorSpec, found: &Found, device: &Device) -> Result<Weight, LoadError> {
+    /// Whether a tensor on disk is a weight in bitsandbytes' NF4.
+    fn is_packed(&self, name: &str) -> bool {
+        self.tensors.contains_key(&quant::state_name(name))
+    }
+
+    fn read_packed(&self, spec: &TensorSpec, found: &Found, device: &Device) -> Result<Weight, LoadError> {
+        let part = |name: &str| {
+            let stored = self.tensors.get(name)?;
+            let bytes = self.files[stored.file].1.get(stored.bytes.clone())?;
+            Some((stored.dtype, bytes))
+        };
+        let matrix = quant::read(part, &found.name).map_err(|e| {
+            LoadError::Weights(WeightsError::Packed {
+                path: self.files[found.stored.file].0.clone(),
+                source: e,
+            })
+        })?;
+        if matrix.shape().as_slice() != spec.shape {
+            return Err(LoadError::Shape {
+                name: found.name.clone(),
+                got: matrix.shape().to_vec(),
+                want: spec.shape.clone(),
+            });
+        }
+        Ok(Weight::Nf4(Nf4Tensor::new(matrix, device)))
+    }
+
+    fn read(
+        &self,
+        spec: &TensorSpec,
+        found: &Found,
+        device: &Device,
+        quantisation: Quantisation,
+    ) -> Result<Weight, LoadError> {
         let (path, map) = &self.files[found.stored.file];
         let bad = |reason: &str| {
             LoadError::Weights(WeightsError::Tensor {
@@ -188,7 +240,7 @@ impl Store {
             .get(found.bytes.clone())
             .ok_or_else(|| bad("ends after its file"))?;
         let data = to_f32(found.stored.dtype, bytes).ok_or_else(|| bad("is of a kind that is not read"))?;
-        Weight::from_host(&spec.shape, data, device).ok_or_else(|| bad("is not as long as its shape says"))
+        Weight::held(spec, data, device, quantisation)?.ok_or_else(|| bad("is not as long as its shape says"))
     }
 
     fn unused<'a>(
@@ -198,8 +250,8 @@ impl Store {
     ) -> impl Iterator<Item = LoadError> + 'a {
         let tied = config.head == HeadKind::Tied;
         let left = self.tensors.keys().filter(move |name| {
-            let passed_over = ignored(name) || (tied && *name == "lm_head.weight");
-            !passed_over && !used.contains(*name)
+            let of_packed = quant::weight_of_part(name).is_some_and(|weight| used.contains(weight));
+            !used.contains(*name) && !of_packed && !ignored(name) && !(tied && *name == "lm_head.weight")
         });
         left.map(|name| LoadError::Unused {
             name: name.clone(),
@@ -286,6 +338,14 @@ pub enum WeightsError {
         path: PathBuf,
         /// What is wrong.
         reason: String,
+    },
+    /// A weight in bitsandbytes' NF4 cannot be used.
+    #[error("{}: {source}", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: BitsAndBytesError,
     },
     /// A tensor cannot be used.
     #[error("{}: tensor {name} {reason}", path.display())]

@@ -1,5 +1,8 @@
 //! Named weights.
 
+use super::LoadError;
+use super::layout::{Role, TensorSpec};
+use crate::quant::{Nf4Matrix, Nf4Tensor, Quantisation};
 use burn::tensor::{Device, Tensor, TensorData};
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use std::collections::BTreeMap;
@@ -11,6 +14,8 @@ pub enum Weight {
     Vector(Tensor<1>),
     /// Two dimensions, row-major as Hugging Face stores them.
     Matrix(Tensor<2>),
+    /// A linear layer's matrix in four bits a value; never tracked.
+    Nf4(Nf4Tensor),
 }
 
 impl Weight {
@@ -20,19 +25,31 @@ impl Weight {
         match self {
             Self::Vector(t) => t.dims().to_vec(),
             Self::Matrix(t) => t.dims().to_vec(),
+            Self::Nf4(t) => t.shape().to_vec(),
         }
     }
 
-    /// Copies the values to the host, row-major.
+    /// Copies the values to the host, row-major; four bits a value are unpacked.
     #[must_use]
     pub fn to_host(&self) -> F32Tensor {
         let data = match self {
-            Self::Vector(t) => t.to_data(),
-            Self::Matrix(t) => t.to_data(),
+            Self::Vector(t) => t.to_data().iter::<f32>().collect(),
+            Self::Matrix(t) => t.to_data().iter::<f32>().collect(),
+            Self::Nf4(t) => t.to_host().dequantise(),
         };
         F32Tensor {
             shape: self.shape().iter().map(|n| *n as u64).collect(),
-            data: data.iter::<f32>().collect(),
+            data,
+        }
+    }
+
+    /// Bytes of the device that hold the values.
+    #[must_use]
+    pub fn resident_bytes(&self) -> usize {
+        match self {
+            Self::Vector(t) => t.dtype().size() * t.dims()[0],
+            Self::Matrix(t) => t.dtype().size() * t.dims().iter().product::<usize>(),
+            Self::Nf4(t) => t.resident_bytes(),
         }
     }
 
@@ -55,21 +72,48 @@ impl Weight {
         }
     }
 
+    /// Puts the values of one of a model's tensors on `device`, quantised where that is asked for and the tensor is a
+    /// linear layer's; `None` when `data` does not fill its shape.
+    ///
+    /// # Errors
+    /// A value to be quantised that is not finite.
+    pub(super) fn held(
+        spec: &TensorSpec,
+        data: Vec<f32>,
+        device: &Device,
+        quantisation: Quantisation,
+    ) -> Result<Option<Self>, LoadError> {
+        let linear = matches!(spec.role, Role::Linear | Role::Expert);
+        match (quantisation, spec.shape.as_slice()) {
+            (Quantisation::Nf4, [output, input]) if linear && output * input == data.len() => {
+                let matrix =
+                    Nf4Matrix::quantise([*output, *input], &data).map_err(|source| LoadError::Quantise {
+                        name: spec.name.clone(),
+                        source,
+                    })?;
+                Ok(Some(Self::Nf4(Nf4Tensor::new(matrix, device))))
+            }
+            _ => Ok(Self::from_host(&spec.shape, data, device)),
+        }
+    }
+
     /// Without autodiff: for rollouts, the reference pass and saving.
     #[must_use]
     pub fn inner(self) -> Self {
         match self {
             Self::Vector(t) => Self::Vector(t.inner()),
             Self::Matrix(t) => Self::Matrix(t.inner()),
+            Self::Nf4(t) => Self::Nf4(t),
         }
     }
 
-    /// As a fresh leaf of the autodiff graph that keeps its gradient.
+    /// As a fresh leaf of the autodiff graph that keeps its gradient; a quantised weight has none.
     #[must_use]
     pub fn tracked(self) -> Self {
         match self {
             Self::Vector(t) => Self::Vector(t.inner().autodiff().require_grad()),
             Self::Matrix(t) => Self::Matrix(t.inner().autodiff().require_grad()),
+            Self::Nf4(t) => Self::Nf4(t),
         }
     }
 }

@@ -13,7 +13,7 @@ mod testing;
 
 pub(crate) use attention::{AttentionShape, attention};
 pub(crate) use decode::{CachedRows, attend_cached};
-pub(crate) use linear::{Adapter, linear};
+pub(crate) use linear::{Adapter, Frozen, linear};
 pub(crate) use norm::rms_norm;
 pub(crate) use rotate::{Rotation, rotate};
 pub(crate) use swiglu::swiglu;

@@ -5,7 +5,7 @@
 
 use super::matrix::{Nf4Matrix, QuantError, Scales};
 use super::{dynamic, nf4};
-use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use safetensors::Dtype;
 use serde::Deserialize;
 
 const STATE: &str = ".quant_state.bitsandbytes__nf4";
@@ -20,9 +20,12 @@ const PARTS: [&str; 5] = [
 /// Why a quantised weight cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BitsAndBytesError {
-    /// A tensor of the weight is not there or no tensor.
-    #[error("{0}")]
-    Tensor(#[from] SafeTensorError),
+    /// A tensor of the weight is not there.
+    #[error("there is no tensor {name}, which the quantised weight needs")]
+    Missing {
+        /// Its name.
+        name: String,
+    },
     /// A tensor is of another kind or holds another code.
     #[error("tensor {name} {reason}")]
     Part {
@@ -50,28 +53,29 @@ struct State {
     nested_offset: Option<f64>,
 }
 
-/// The weight that `tensor` is the quantisation state of: `W.weight` for `W.weight.quant_state.bitsandbytes__nf4`.
-#[must_use]
-pub fn weight_name(tensor: &str) -> Option<&str> {
-    tensor.strip_suffix(STATE)
+/// The name of the state of the weight `weight`, by which a quantised one is known.
+pub(crate) fn state_name(weight: &str) -> String {
+    format!("{weight}{STATE}")
 }
 
-/// Whether `tensor` is a part of a quantised weight other than its codes.
-#[must_use]
-pub fn is_part(tensor: &str) -> bool {
-    PARTS.iter().any(|part| tensor.ends_with(part))
+/// The weight that a tensor beside its codes belongs to: `W.weight` for `W.weight.absmax`.
+pub(crate) fn weight_of_part(tensor: &str) -> Option<&str> {
+    PARTS.iter().find_map(|part| tensor.strip_suffix(part))
 }
 
-/// Reads the quantised weight `name` (`model.layers.0.mlp.up_proj.weight`).
+/// Reads the quantised weight `name` (`model.layers.0.mlp.up_proj.weight`); `file` gives a tensor's kind and bytes.
 ///
 /// # Errors
 /// A part that is missing or of another kind; blocks other than 64 and 256; another code than NF4.
-pub fn read(file: &SafeTensors<'_>, name: &str) -> Result<Nf4Matrix, BitsAndBytesError> {
+pub fn read<'a>(
+    file: impl Fn(&str) -> Option<(Dtype, &'a [u8])>,
+    name: &str,
+) -> Result<Nf4Matrix, BitsAndBytesError> {
     let part = |suffix: &str, reason: &str| BitsAndBytesError::Part {
         name: format!("{name}{suffix}"),
         reason: reason.into(),
     };
-    let state: State = serde_json::from_slice(&bytes(file, name, STATE)?)
+    let state: State = serde_json::from_slice(&bytes(&file, name, STATE)?)
         .map_err(|e| part(STATE, &format!("is no quantisation state: {e}")))?;
     let [rows, columns] = state.shape[..] else {
         return Err(part(
@@ -85,21 +89,25 @@ pub fn read(file: &SafeTensors<'_>, name: &str) -> Result<Nf4Matrix, BitsAndByte
             &format!("has blocks of {}; 64 is read", state.blocksize),
         ));
     }
-    if !same(&floats(file, name, ".quant_map")?, &nf4::CODE) {
+    if !same(&floats(&file, name, ".quant_map")?, &nf4::CODE) {
         return Err(part(".quant_map", "is not the NF4 code"));
     }
     if rows.checked_mul(columns).is_none() {
         return Err(part(STATE, "has a shape that no tensor has"));
     }
-    let scales = scales(file, name, &state)?;
-    let codes = bytes(file, name, "")?;
+    let scales = scales(&file, name, &state)?;
+    let codes = bytes(&file, name, "")?;
     Nf4Matrix::from_parts([rows, columns], codes, scales).map_err(|source| BitsAndBytesError::Matrix {
         name: name.into(),
         source,
     })
 }
 
-fn scales(file: &SafeTensors<'_>, name: &str, state: &State) -> Result<Scales, BitsAndBytesError> {
+fn scales<'a>(
+    file: &impl Fn(&str) -> Option<(Dtype, &'a [u8])>,
+    name: &str,
+    state: &State,
+) -> Result<Scales, BitsAndBytesError> {
     let part = |suffix: &str, reason: &str| BitsAndBytesError::Part {
         name: format!("{name}{suffix}"),
         reason: reason.into(),
@@ -123,11 +131,19 @@ fn scales(file: &SafeTensors<'_>, name: &str, state: &State) -> Result<Scales, B
     })
 }
 
-fn bytes(file: &SafeTensors<'_>, name: &str, suffix: &str) -> Result<Vec<u8>, BitsAndBytesError> {
+fn bytes<'a>(
+    file: &impl Fn(&str) -> Option<(Dtype, &'a [u8])>,
+    name: &str,
+    suffix: &str,
+) -> Result<Vec<u8>, BitsAndBytesError> {
     view(file, name, suffix, Dtype::U8)
 }
 
-fn floats(file: &SafeTensors<'_>, name: &str, suffix: &str) -> Result<Vec<f32>, BitsAndBytesError> {
+fn floats<'a>(
+    file: &impl Fn(&str) -> Option<(Dtype, &'a [u8])>,
+    name: &str,
+    suffix: &str,
+) -> Result<Vec<f32>, BitsAndBytesError> {
     let bytes = view(file, name, suffix, Dtype::F32)?;
     Ok(bytes
         .as_chunks()
@@ -137,19 +153,20 @@ fn floats(file: &SafeTensors<'_>, name: &str, suffix: &str) -> Result<Vec<f32>, 
         .collect())
 }
 
-fn view(
-    file: &SafeTensors<'_>,
+fn view<'a>(
+    file: &impl Fn(&str) -> Option<(Dtype, &'a [u8])>,
     name: &str,
     suffix: &str,
     dtype: Dtype,
 ) -> Result<Vec<u8>, BitsAndBytesError> {
     let name = format!("{name}{suffix}");
-    let view = file.tensor(&name)?;
-    if view.dtype() == dtype {
-        Ok(view.data().to_vec())
-    } else {
-        let reason = format!("is {:?} where {dtype:?} is read", view.dtype());
-        Err(BitsAndBytesError::Part { name, reason })
+    match file(&name) {
+        Some((kind, bytes)) if kind == dtype => Ok(bytes.to_vec()),
+        Some((kind, _)) => {
+            let reason = format!("is {kind:?} where {dtype:?} is read");
+            Err(BitsAndBytesError::Part { name, reason })
+        }
+        None => Err(BitsAndBytesError::Missing { name }),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 pub(super) const BLOCK: usize = 256;
 
 /// The code's 256 values, ascending.
-pub(super) fn code() -> &'static [f32; 256] {
+pub(crate) fn code() -> &'static [f32; 256] {
     static CODE: LazyLock<[f32; 256]> = LazyLock::new(build);
     &CODE
 }

@@ -89,6 +89,15 @@ impl Nf4Matrix {
         Ok(Self { shape, codes, scales })
     }
 
+    /// From parts that are known to fit.
+    pub(super) fn unchecked(shape: [usize; 2], codes: Vec<u8>, scales: Scales) -> Self {
+        Self { shape, codes, scales }
+    }
+
+    pub(super) fn into_parts(self) -> ([usize; 2], Vec<u8>, Scales) {
+        (self.shape, self.codes, self.scales)
+    }
+
     /// [out, in].
     #[must_use]
     pub fn shape(&self) -> [usize; 2] {

@@ -5,7 +5,21 @@ mod bitsandbytes;
 mod dynamic;
 mod matrix;
 mod nf4;
+mod tensor;
 
-pub use bitsandbytes::{BitsAndBytesError, is_part, read, weight_name};
+pub use bitsandbytes::{BitsAndBytesError, read};
+pub(crate) use bitsandbytes::{state_name, weight_of_part};
+pub(crate) use dynamic::code as scale_code;
 pub use matrix::{Nf4Matrix, QuantError, Scales};
 pub use nf4::{BLOCK, CODE};
+pub(crate) use tensor::Nf4Slices;
+pub use tensor::Nf4Tensor;
+
+/// How frozen linear weights are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantisation {
+    /// As loaded.
+    None,
+    /// NF4 (`use_4bit`).
+    Nf4,
+}

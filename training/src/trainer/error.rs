@@ -26,11 +26,6 @@ pub enum TrainerError {
     /// A training question.
     #[error(transparent)]
     Question(#[from] StepError),
-    /// The plan asks for what this build has not.
-    #[error(
-        "use_4bit is true, and this build holds weights in f32 only; set use_4bit = false in the job file"
-    )]
-    Quantisation,
     /// The tokenizer makes ids that the model does not know.
     #[error("the tokenizer has {tokenizer} ids and the model {model}; they are not one model's files")]
     Vocabulary {

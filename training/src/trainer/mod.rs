@@ -79,10 +79,7 @@ impl Trainer {
         device: &Device,
         train: Vec<Question>,
     ) -> Result<Self, TrainerError> {
-        if plan.quantisation == Quantisation::Nf4 {
-            return Err(TrainerError::Quantisation);
-        }
-        let decoder = Decoder::load(model_dir, device)?;
+        let decoder = Decoder::load_as(model_dir, device, plan.quantisation)?;
         let tokenizer = TextTokenizer::load(model_dir)?;
         let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
         if ours > models {

@@ -1,5 +1,6 @@
 //! What a job asks of the trainer.
 
+pub use crate::quant::Quantisation;
 use crate::reward::Programs;
 use gym_protocol::job::spec::{GspoSpec, JobFile, JobSpec, LoraSpec, RewardSpec, RolloutSpec};
 
@@ -20,15 +21,6 @@ pub struct Plan {
     pub lora: LoraSpec,
     /// Sampling.
     pub rollout: RolloutSpec,
-}
-
-/// How frozen linear weights are held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Quantisation {
-    /// As loaded.
-    None,
-    /// NF4 (`use_4bit`).
-    Nf4,
 }
 
 macro_rules! plan_from {

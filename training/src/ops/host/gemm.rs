@@ -27,6 +27,15 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Columns `first..first + count`.
+    pub(in crate::ops) fn columns(self, first: usize, count: usize) -> Self {
+        Self {
+            data: &self.data[(first * self.column_stride).min(self.data.len())..],
+            columns: count,
+            ..self
+        }
+    }
+
     /// The transposed matrix, of the same numbers.
     pub(in crate::ops) fn transposed(self) -> Self {
         Self {
@@ -61,10 +70,26 @@ pub(in crate::ops) enum Into {
 /// # Panics
 /// When a slice is shorter than its matrix or the shapes do not fit: a mistake of the caller, never of its data.
 pub(in crate::ops) fn product(out: &mut [f32], into: Into, scale: f32, a: Matrix<'_>, b: Matrix<'_>) {
+    product_within(out, b.columns, into, scale, a, b);
+}
+
+/// The same where a row of `out` begins `row_stride` after the one before.
+pub(in crate::ops) fn product_within(
+    out: &mut [f32],
+    row_stride: usize,
+    into: Into,
+    scale: f32,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+) {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     assert_eq!(k, b.rows, "inner dimensions");
+    let end = match (m, n) {
+        (0, _) | (_, 0) => 0,
+        _ => (m - 1) * row_stride + n,
+    };
     assert!(
-        out.len() >= m * n && a.data.len() >= a.end() && b.data.len() >= b.end(),
+        row_stride >= n && out.len() >= end && a.data.len() >= a.end() && b.data.len() >= b.end(),
         "slices hold their matrices"
     );
     if m == 0 || n == 0 {
@@ -77,7 +102,7 @@ pub(in crate::ops) fn product(out: &mut [f32], into: Into, scale: f32, a: Matrix
     };
     let stride = |s: usize| s as isize;
     #[allow(unsafe_code, reason = "the gemm crate takes pointers")]
-    // SAFETY: all three matrices lie within their slices, as asserted above; `out` is borrowed mutably, so it
+    // SAFETY: all three matrices lie within their slices, as asserted above, and `out`'s rows do not overlap; `out` is borrowed mutably, so it
     // overlaps neither operand, and its elements are initialised.
     unsafe {
         gemm::gemm(
@@ -86,7 +111,7 @@ pub(in crate::ops) fn product(out: &mut [f32], into: Into, scale: f32, a: Matrix
             k,
             out.as_mut_ptr(),
             1,
-            stride(n),
+            stride(row_stride),
             into == Into::Add,
             a.data.as_ptr(),
             stride(a.column_stride),

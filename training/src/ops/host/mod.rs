@@ -6,5 +6,5 @@
 mod gemm;
 mod tensor;
 
-pub(super) use gemm::{Into, Matrix, product};
+pub(super) use gemm::{Into, Matrix, product, product_within};
 pub(super) use tensor::{Values, is_f32, tensor};

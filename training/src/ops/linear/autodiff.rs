@@ -130,5 +130,24 @@ fn apart<B: LinearOps, C: CheckpointStrategy>(
 ) -> (Weight<B>, FloatTensor<Autodiff<B, C>>) {
     match weight {
         Weight::Dense(w) => (Weight::Dense(w.primitive().clone()), w),
+        // Nothing of it is ever tracked; its one float tensor stands in for a weight without a gradient.
+        Weight::Nf4 {
+            codes,
+            scales,
+            nested,
+            shape,
+            group,
+            offset,
+        } => {
+            let inner = Weight::Nf4 {
+                codes,
+                scales,
+                nested: nested.primitive().clone(),
+                shape,
+                group,
+                offset,
+            };
+            (inner, nested)
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! The layer from any backend's own operations.
 
-use super::Weight;
-use burn::backend::Backend;
+use super::{Weight, nf4};
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
+use burn::tensor::FloatDType;
 
 pub(super) fn linear<B: Backend>(x: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
-    B::float_matmul(x, B::float_transpose(dense(weight)))
+    let values = dense::<B>(weight, &x);
+    B::float_matmul(x, B::float_transpose(values))
 }
 
 pub(super) fn lora_parts<B: Backend>(
@@ -21,7 +23,8 @@ pub(super) fn lora_parts<B: Backend>(
 }
 
 pub(super) fn linear_by_input<B: Backend>(gradient: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
-    B::float_matmul(gradient, dense(weight))
+    let values = dense::<B>(weight, &gradient);
+    B::float_matmul(gradient, values)
 }
 
 pub(super) fn lora_by_input<B: Backend>(
@@ -50,9 +53,21 @@ pub(super) fn scaled_product_over_rows<B: Backend>(
     scaled_product::<B>(B::float_transpose(a), b, scale)
 }
 
-/// The values of W for one product; a weight held otherwise is unpacked here, and dropped after it.
-fn dense<B: Backend>(weight: Weight<B>) -> FloatTensor<B> {
+/// The values of W for one product with `by`; a weight held otherwise is unpacked here, and dropped after it.
+fn dense<B: Backend>(weight: Weight<B>, by: &FloatTensor<B>) -> FloatTensor<B> {
     match weight {
         Weight::Dense(values) => values,
+        Weight::Nf4 {
+            codes,
+            scales,
+            nested,
+            shape,
+            group,
+            offset,
+        } => {
+            let scales = nf4::scales::<B>(scales, nested, group, offset);
+            let values = nf4::values::<B>(codes, scales, shape);
+            B::float_cast(values, FloatDType::from(by.dtype()))
+        }
     }
 }

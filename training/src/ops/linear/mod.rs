@@ -6,10 +6,12 @@
 mod autodiff;
 mod compose;
 mod flex;
+mod nf4;
 #[cfg(test)]
 mod tests;
 
-use burn::backend::tensor::FloatTensor;
+use crate::quant::Nf4Tensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
 
@@ -27,11 +29,11 @@ pub(crate) struct Adapter {
 /// y = x·Wᵀ + bias + scale·(x·Aᵀ)·Bᵀ. `x`: [N, in]; `weight`: [out, in]; the result: [N, out].
 pub(crate) fn linear(
     x: Tensor<2>,
-    weight: &Tensor<2>,
+    weight: &Frozen,
     bias: Option<&Tensor<1>>,
     adapter: Option<&Adapter>,
 ) -> Tensor<2> {
-    let weight = Weight::Dense(weight.clone().into_dispatch());
+    let weight = weight.dispatch();
     let x = x.into_dispatch();
     let y = match adapter {
         Some(Adapter { a, b, scale }) => {
@@ -48,16 +50,66 @@ pub(crate) fn linear(
 }
 
 /// W [out, in] as a layer holds it.
+#[derive(Clone, Debug)]
+pub(crate) enum Frozen {
+    /// Every value. It may be tracked: in pretraining it is not frozen.
+    Dense(Tensor<2>),
+    /// Four bits a value; unpacked for each product, forward and backward, and dropped after it.
+    Nf4(Nf4Tensor),
+}
+
+impl Frozen {
+    fn dispatch(&self) -> Weight<Dispatch> {
+        match self {
+            Self::Dense(values) => Weight::Dense(values.clone().into_dispatch()),
+            Self::Nf4(packed) => {
+                let parts = packed.parts();
+                Weight::Nf4 {
+                    codes: parts.codes.into_dispatch(),
+                    scales: parts.scales.into_dispatch(),
+                    nested: parts.nested.into_dispatch(),
+                    shape: parts.shape,
+                    group: parts.group,
+                    offset: parts.offset,
+                }
+            }
+        }
+    }
+}
+
+impl From<Tensor<2>> for Frozen {
+    fn from(values: Tensor<2>) -> Self {
+        Self::Dense(values)
+    }
+}
+
+/// The same as a backend's operations take it.
 #[derive(Clone, Debug, ExtensionType)]
 pub(crate) enum Weight<B: Backend> {
     /// Every value.
     Dense(FloatTensor<B>),
+    /// NF4 (`crate::quant`).
+    Nf4 {
+        /// Two codes a byte.
+        codes: IntTensor<B>,
+        /// The code of each block's scale.
+        scales: IntTensor<B>,
+        /// The scale of `group` scales.
+        nested: FloatTensor<B>,
+        /// [out, in]
+        shape: [usize; 2],
+        /// Scales that share one of `nested`.
+        group: usize,
+        /// Added to every scale.
+        offset: f32,
+    },
 }
 
 impl<B: Backend> Weight<B> {
     fn shape(&self) -> [usize; 2] {
         match self {
             Self::Dense(w) => w.shape().dims(),
+            Self::Nf4 { shape, .. } => *shape,
         }
     }
 
