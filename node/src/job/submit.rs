@@ -84,17 +84,7 @@ async fn prepare(
     programs: Programs,
 ) -> Result<JobBody, String> {
     let file = JobFile::parse(file).map_err(|e| e.to_string())?;
-<<<<<<< HEAD
-    if file.use_4bit {
-        return Err(
-            "job file: use_4bit is true (the default); this version trains in f32 only: set use_4bit = false"
-                .into(),
-        );
-    }
     Rewards::with_programs(&file.rewards, programs).map_err(|e| format!("job file: {e}"))?;
-=======
-    gym_training::reward::Rewards::from_specs(&file.rewards).map_err(|e| format!("job file: {e}"))?;
->>>>>>> f11e524 (Hold frozen linear layers in NF4, from loading to training)
     let rows = check_locally(&file, base).await?;
     let resolved = Resolved {
         base: locate(content, "model", &file.model, base).await?,

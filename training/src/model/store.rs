@@ -251,7 +251,8 @@ impl Store {
         let tied = config.head == HeadKind::Tied;
         let left = self.tensors.keys().filter(move |name| {
             let of_packed = quant::weight_of_part(name).is_some_and(|weight| used.contains(weight));
-            !used.contains(*name) && !of_packed && !ignored(name) && !(tied && *name == "lm_head.weight")
+            let passed_over = ignored(name) || (tied && *name == "lm_head.weight");
+            !(passed_over || of_packed || used.contains(*name))
         });
         left.map(|name| LoadError::Unused {
             name: name.clone(),

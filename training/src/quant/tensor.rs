@@ -3,21 +3,26 @@
 use super::matrix::{Nf4Matrix, Scales};
 use super::{dynamic, nf4};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use std::sync::Arc;
 
 /// A frozen matrix [out, in] in NF4 as tensors of a device: codes and scales, never its values.
 ///
 /// A clone is cheap: tensors are shared.
 #[derive(Clone)]
-pub struct Nf4Tensor {
-    shape: [usize; 2],
+pub struct Nf4Tensor(Arc<Parts>);
+
+/// What it is made of.
+pub(crate) struct Parts {
+    /// [out, in]
+    pub(crate) shape: [usize; 2],
     /// Two codes a byte (U8), the first in the high nibble.
-    codes: Tensor<1, Int>,
+    pub(crate) codes: Tensor<1, Int>,
     /// The 8-bit code of each block's scale (U8).
-    scales: Tensor<1, Int>,
+    pub(crate) scales: Tensor<1, Int>,
     /// The scale of `group` scales (F32).
-    nested: Tensor<1>,
-    group: usize,
-    offset: f32,
+    pub(crate) nested: Tensor<1>,
+    pub(crate) group: usize,
+    pub(crate) offset: f32,
 }
 
 impl Nf4Tensor {
@@ -40,74 +45,62 @@ impl Nf4Tensor {
             Tensor::from_data(TensorData::new(values, [count]), (&device, DType::U8))
         };
         let count = nested.len();
-        Self {
+        Self(Arc::new(Parts {
             shape,
             codes: bytes(codes),
             scales: bytes(scales),
             nested: Tensor::from_data(TensorData::new(nested, [count]), (&device, DType::F32)),
             group,
             offset,
-        }
+        }))
     }
 
     /// [out, in].
     #[must_use]
     pub fn shape(&self) -> [usize; 2] {
-        self.shape
+        self.0.shape
     }
 
     /// Copies codes and scales to the host.
     #[must_use]
     pub fn to_host(&self) -> Nf4Matrix {
         let bytes = |t: &Tensor<1, Int>| t.to_data().iter::<u8>().collect::<Vec<u8>>();
-        let nested = self.nested.to_data().iter::<f32>().collect();
-        let scales = if self.group == 1 {
+        let nested = self.0.nested.to_data().iter::<f32>().collect();
+        let scales = if self.0.group == 1 {
             Scales::Plain(nested)
         } else {
             Scales::Double {
-                codes: bytes(&self.scales),
+                codes: bytes(&self.0.scales),
                 nested,
-                offset: self.offset,
+                offset: self.0.offset,
             }
         };
-        Nf4Matrix::unchecked(self.shape, bytes(&self.codes), scales)
+        Nf4Matrix::unchecked(self.0.shape, bytes(&self.0.codes), scales)
     }
 
     /// Bytes of the device that hold the matrix.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
         let size = |dtype: DType, dims: [usize; 1]| dtype.size() * dims[0];
-        size(self.codes.dtype(), self.codes.dims())
-            + size(self.scales.dtype(), self.scales.dims())
-            + size(self.nested.dtype(), self.nested.dims())
+        size(self.0.codes.dtype(), self.0.codes.dims())
+            + size(self.0.scales.dtype(), self.0.scales.dims())
+            + size(self.0.nested.dtype(), self.0.nested.dims())
     }
 
     /// Its tensors and numbers, for the operation that multiplies with it.
-    pub(crate) fn parts(&self) -> Parts {
-        Parts {
-            shape: self.shape,
-            codes: self.codes.clone(),
-            scales: self.scales.clone(),
-            nested: self.nested.clone(),
-            group: self.group,
-            offset: self.offset,
-        }
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.0
     }
-}
-
-/// What [`Nf4Tensor`] is made of.
-pub(crate) struct Parts {
-    pub(crate) shape: [usize; 2],
-    pub(crate) codes: Tensor<1, Int>,
-    pub(crate) scales: Tensor<1, Int>,
-    pub(crate) nested: Tensor<1>,
-    pub(crate) group: usize,
-    pub(crate) offset: f32,
 }
 
 impl std::fmt::Debug for Nf4Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Nf4Tensor({:?}, {} bytes)", self.shape, self.resident_bytes())
+        write!(
+            f,
+            "Nf4Tensor({:?}, {} bytes)",
+            self.0.shape,
+            self.resident_bytes()
+        )
     }
 }
 

@@ -65,9 +65,9 @@ impl Frozen {
             Self::Nf4(packed) => {
                 let parts = packed.parts();
                 Weight::Nf4 {
-                    codes: parts.codes.into_dispatch(),
-                    scales: parts.scales.into_dispatch(),
-                    nested: parts.nested.into_dispatch(),
+                    codes: parts.codes.clone().into_dispatch(),
+                    scales: parts.scales.clone().into_dispatch(),
+                    nested: parts.nested.clone().into_dispatch(),
                     shape: parts.shape,
                     group: parts.group,
                     offset: parts.offset,

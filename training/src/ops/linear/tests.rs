@@ -171,12 +171,13 @@ fn unpacking_by_any_backends_operations_is_the_kernels() {
             .collect();
         let plain = Nf4Matrix::from_parts(shape, double.codes().to_vec(), Scales::Plain(absmax)).unwrap();
         for matrix in [double, plain] {
-            let parts = Nf4Tensor::new(matrix.clone(), &Device::flex()).parts();
-            let int = |t: Tensor<1, burn::tensor::Int>| FlexTensor::from_data(t.into_data());
+            let packed = Nf4Tensor::new(matrix.clone(), &Device::flex());
+            let parts = packed.parts();
+            let int = |t: &Tensor<1, burn::tensor::Int>| FlexTensor::from_data(t.to_data());
             let weight = Weight::<Flex>::Nf4 {
-                codes: int(parts.codes),
-                scales: int(parts.scales),
-                nested: FlexTensor::from_data(parts.nested.into_data()),
+                codes: int(&parts.codes),
+                scales: int(&parts.scales),
+                nested: FlexTensor::from_data(parts.nested.to_data()),
                 shape,
                 group: parts.group,
                 offset: parts.offset,
