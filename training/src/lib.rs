@@ -5,6 +5,7 @@ pub mod data;
 pub mod eval;
 pub mod generate;
 pub mod gspo;
+pub mod inspect;
 pub mod lora;
 pub mod metrics;
 pub mod model;

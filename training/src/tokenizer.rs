@@ -167,6 +167,12 @@ impl TextTokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// Whether conversations can be rendered.
+    #[must_use]
+    pub fn has_chat_template(&self) -> bool {
+        self.template.is_some()
+    }
+
     fn encode_with(&self, text: &str, special: Special) -> Result<Vec<u32>, EncodeError> {
         let encoding = self
             .inner

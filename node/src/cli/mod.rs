@@ -1,5 +1,6 @@
 //! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
 
+mod check;
 mod content;
 mod delta;
 mod eval;
@@ -94,6 +95,9 @@ enum Command {
     Generate(generate::Args),
     /// Train a small model from nothing
     Pretrain(pretrain::Args),
+    /// Look into model directories
+    #[command(subcommand)]
+    Model(check::Command),
     /// Look into delta files and check them
     #[command(subcommand)]
     Delta(delta::Command),
@@ -151,6 +155,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Eval(args) => eval::main(&context, &args),
         Command::Generate(args) => generate::main(&context, &args),
         Command::Pretrain(args) => pretrain::main(&context, &args),
+        Command::Model(command) => check::main(&context, command),
         Command::Delta(command) => delta::main(&context, command),
     }
 }

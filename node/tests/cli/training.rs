@@ -196,3 +196,37 @@ fn broken_inputs_are_named() {
     assert_eq!(other.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&other.stderr).contains("job.toml"));
 }
+
+#[test]
+fn a_model_directory_is_checked_without_reading_a_weight() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixture = |name: &str| {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../training/tests/fixtures/models");
+        models.join(name)
+    };
+    let path = fixture("qwen3_next");
+    let found = json(dir.path(), &["model", "check", path.to_str().unwrap()]);
+    assert_eq!(found["family"], "Qwen3NextForCausalLM");
+    // The fixture's own count.
+    assert_eq!(found["parameters"]["total"], 87024);
+    // Four layers with 8 experts of 3·16·32, of which a token meets 2.
+    assert_eq!(found["parameters"]["active"], 87024 - 4 * 6 * 3 * 16 * 32);
+    assert_eq!(found["memory"]["f32"], 4 * 87024);
+    assert_eq!(found["loads"], true);
+
+    let broken = dir.path().join("broken");
+    fs::create_dir(&broken).unwrap();
+    fs::copy(path.join("config.json"), broken.join("config.json")).unwrap();
+    fs::copy(
+        fixture("qwen3_moe").join("model.safetensors"),
+        broken.join("model.safetensors"),
+    )
+    .unwrap();
+    let words = failure(dir.path(), &["model", "check", broken.to_str().unwrap()], 1);
+    assert!(words.contains("would not load"), "{words}");
+    let output = run(dir.path(), &["model", "check", broken.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("model.layers.0.linear_attn.A_log"), "{said}");
+    let absent = failure(dir.path(), &["model", "check", "nowhere"], 1);
+    assert!(absent.contains("nowhere"), "{absent}");
+}

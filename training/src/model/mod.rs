@@ -17,6 +17,7 @@ mod pass;
 mod rope;
 mod routing;
 mod save;
+mod size;
 mod store;
 mod weights;
 
@@ -30,6 +31,7 @@ pub use packed::{Packed, Segment};
 pub use routing::{Routes, RoutesError, Routing};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
+pub use size::{ModelSize, Storage};
 pub use store::{Store, WeightsError};
 pub(crate) use store::{map_file, to_f32};
 pub use weights::{Weight, Weights};
