@@ -215,7 +215,10 @@ fn thousands(n: u64) -> String {
 /// `61.1 GB`.
 fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
-    let unit = UNITS.iter().zip(0..5u32).rfind(|(_, power)| n >= 1000u64.pow(*power));
+    let unit = UNITS
+        .iter()
+        .zip(0..5u32)
+        .rfind(|(_, power)| n >= 1000u64.pow(*power));
     match unit {
         Some((unit, power)) if power > 0 => format!("{:.1} {unit}", n as f64 / 1000f64.powi(power as i32)),
         _ => format!("{n} B"),

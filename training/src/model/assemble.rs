@@ -83,10 +83,10 @@ impl Assembly<'_> {
             mixer_norm: self.norm(&format!("{path}.input_layernorm"))?,
             mixer: match layer.mixer {
                 Mixer::Attention { window } => {
-                    MixerLayer::Attention(self.attention(&format!("{path}.self_attn"), window)?)
+                    MixerLayer::Attention(Box::new(self.attention(&format!("{path}.self_attn"), window)?))
                 }
                 Mixer::DeltaNet(config) => {
-                    MixerLayer::DeltaNet(self.delta_net(&format!("{path}.linear_attn"), config)?)
+                    MixerLayer::DeltaNet(Box::new(self.delta_net(&format!("{path}.linear_attn"), config)?))
                 }
             },
             mlp_norm: self.norm(&format!("{path}.post_attention_layernorm"))?,

@@ -77,8 +77,8 @@ struct Block {
 
 #[derive(Clone, Debug)]
 enum MixerLayer {
-    Attention(Attention),
-    DeltaNet(DeltaNet),
+    Attention(Box<Attention>),
+    DeltaNet(Box<DeltaNet>),
 }
 
 #[derive(Clone, Debug)]
