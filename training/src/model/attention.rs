@@ -34,8 +34,8 @@ impl Attention {
         let k = self.k.forward(x.clone(), lora);
         let v = self.v.forward(x, lora);
         let (q_norm, k_norm) = self.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
-        let q = self.placed(q, self.shape.heads, q_norm, pass);
-        let k = self.placed(k, self.shape.kv_heads, k_norm, pass);
+        let q = self.placed(q, q_norm, pass);
+        let k = self.placed(k, k_norm, pass);
         let mixed = match state {
             State::None => ops::attention(q, k, v, &pass.layout, &self.shape),
             State::Prefill { cache, layer } => {
@@ -76,12 +76,7 @@ impl Attention {
     }
 
     /// Queries or keys [N, heads·D] normed and rotated.
-    fn placed(&self, x: Tensor<2>, heads: usize, norm: Option<&RmsNorm>, pass: &Pass) -> Tensor<2> {
-        let [tokens, width] = x.dims();
-        let mut x = x.reshape([tokens, heads, self.shape.head_dim]);
-        if let Some(norm) = norm {
-            x = norm.forward(x);
-        }
-        ops::rotate(x, &pass.rotation).reshape([tokens, width])
+    fn placed(&self, x: Tensor<2>, norm: Option<&RmsNorm>, pass: &Pass) -> Tensor<2> {
+        ops::place(x, self.shape.head_dim, norm.map(RmsNorm::by_head), &pass.rotation)
     }
 }

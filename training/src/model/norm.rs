@@ -26,4 +26,12 @@ impl RmsNorm {
         };
         ops::rms_norm(x, weight, self.eps)
     }
+
+    /// The same over each head, for [`ops::place`].
+    pub(crate) fn by_head(&self) -> ops::HeadNorm {
+        ops::HeadNorm {
+            weight: self.weight.clone(),
+            eps: self.eps,
+        }
+    }
 }

@@ -3,10 +3,11 @@
 
 mod attention;
 mod decode;
+mod graph;
 mod host;
 mod linear;
 mod norm;
-mod rotate;
+mod place;
 mod swiglu;
 #[cfg(test)]
 mod testing;
@@ -15,5 +16,5 @@ pub(crate) use attention::{AttentionShape, attention};
 pub(crate) use decode::{CachedRows, attend_cached};
 pub(crate) use linear::{Adapter, Frozen, linear};
 pub(crate) use norm::rms_norm;
-pub(crate) use rotate::{Rotation, rotate};
+pub(crate) use place::{HeadNorm, Rotation, place};
 pub(crate) use swiglu::swiglu;

@@ -11,8 +11,8 @@ pub(in crate::ops) fn is_f32(tensor: &FlexTensor) -> bool {
 }
 
 /// A tensor of `values` in row order.
-pub(in crate::ops) fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
-    FlexTensor::from_data(TensorData::new(values, Shape::from(shape)))
+pub(in crate::ops) fn tensor(values: Vec<f32>, shape: impl std::convert::Into<Shape>) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape.into()))
 }
 
 /// The values of an f32 tensor as rows: its last dimension's.
@@ -57,6 +57,19 @@ impl<'a> Values<'a> {
 
     pub(in crate::ops) fn columns(&self) -> usize {
         self.columns
+    }
+
+    pub(in crate::ops) fn slice(&self) -> &[f32] {
+        &self.data
+    }
+
+    pub(in crate::ops) fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.columns..(row + 1) * self.columns]
+    }
+
+    /// Rows `first`, `first` + 1, …
+    pub(in crate::ops) fn rows_from(&self, first: usize) -> std::slice::ChunksExact<'_, f32> {
+        self.data[first * self.columns..].chunks_exact(self.columns.max(1))
     }
 
     pub(in crate::ops) fn matrix(&self) -> Matrix<'_> {

@@ -1,29 +1,14 @@
-//! Grouped-query attention (Ainslie et al. 2023) over packed segments.
+//! The same from burn's own operations: padded rows, all scores at once.
 
+use super::{AttentionShape, prefix};
 use crate::model::Segment;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use std::sync::Arc;
 
-/// Heads of one attention layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct AttentionShape {
-    /// Query heads.
-    pub(crate) heads: usize,
-    /// Key and value heads; divides the query heads.
-    pub(crate) kv_heads: usize,
-    /// Width of one head, D.
-    pub(crate) head_dim: usize,
-    /// How many places a query sees, itself included; all before it when `None`.
-    pub(crate) window: Option<usize>,
-}
-
-/// softmax(q·kᵀ/√D)·v by heads: every token sees its segment up to itself and its segment's prefix, within the
-/// window. `q`: [N, heads·D]; `k`, `v`: [N, kv heads·D]; the result: [N, heads·D].
-pub(crate) fn attention(
+pub(super) fn attention(
     q: Tensor<2>,
     k: Tensor<2>,
     v: Tensor<2>,
-    layout: &Arc<[Segment]>,
+    layout: &[Segment],
     shape: &AttentionShape,
 ) -> Tensor<2> {
     let AttentionShape {
@@ -107,10 +92,6 @@ impl Grid {
         }
         grid
     }
-}
-
-fn prefix(layout: &[Segment], segment: &Segment) -> std::ops::Range<usize> {
-    segment.prefix.map_or(0..0, |p| layout[p].places.clone())
 }
 
 /// 0 where a query may look, −1e30 where not: [segments, 1, 1, width, keys].
