@@ -7,9 +7,19 @@ const PIECE: usize = 1 << 14;
 /// Fewer numbers than this stay on one thread.
 const PARALLEL: usize = 1 << 17;
 
-/// Runs `f` compiled for the widest vectors that this machine has.
+/// Runs `f` compiled for the widest vectors that this machine has. `f` and what it calls must be inlined into it.
 #[inline(always)]
 pub(in crate::ops) fn wide<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use pulp::x86::{V3, V4};
+        if let Some(simd) = V4::try_new() {
+            return simd.vectorize(f);
+        }
+        if let Some(simd) = V3::try_new() {
+            return simd.vectorize(f);
+        }
+    }
     pulp::Arch::new().dispatch(f)
 }
 
