@@ -12,7 +12,7 @@
 use gym_protocol::job::spec::JobFile;
 use gym_training::Device;
 use gym_training::data::{Prompt, Question};
-use gym_training::model::{Architecture, Decoder, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig};
+use gym_training::model::{Decoder, ModelConfig};
 use gym_training::plot::{Labels, Series, write_chart};
 use gym_training::sampling::{RolloutKey, derive_key, philox};
 use gym_training::threads::with_threads;
@@ -260,7 +260,8 @@ fn trainer(size: Size) -> Result<Trainer, Failure> {
     std::fs::create_dir_all(&folder)?;
     write_tokenizer(&folder)?;
     let device = Device::flex();
-    Decoder::init(model(size.layers), 0, &device)?.save(&folder)?;
+    std::fs::write(folder.join("config.json"), model(size.layers).to_string())?;
+    Decoder::init(ModelConfig::load(&folder)?, 0, &device)?.save(&folder)?;
     // An end that no token is.
     std::fs::write(
         folder.join("generation_config.json"),
@@ -273,27 +274,14 @@ fn trainer(size: Size) -> Result<Trainer, Failure> {
     Ok(trainer?)
 }
 
-fn model(layers: usize) -> ModelConfig {
-    ModelConfig {
-        architecture: Architecture::Qwen3,
-        vocab_size: VOCABULARY,
-        hidden_size: 256,
-        intermediate_size: 1024,
-        num_hidden_layers: layers,
-        num_attention_heads: 8,
-        num_key_value_heads: 4,
-        head_dim: 32,
-        rms_norm_eps: 1e-6,
-        rope: RopeConfig::plain(1e6, 32),
-        head: HeadKind::Tied,
-        parts: Parts::QWEN3,
-        layers: vec![LayerConfig::DENSE; layers],
-        max_position_embeddings: 512,
-        initializer_range: 0.02,
-        bos_token_id: None,
-        eos_token_ids: vec![VOCABULARY as u32],
-        pad_token_id: Some(0),
-    }
+fn model(layers: usize) -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": VOCABULARY, "hidden_size": 256,
+        "intermediate_size": 1024, "num_hidden_layers": layers, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "head_dim": 32, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": true,
+        "max_position_embeddings": 512, "initializer_range": 0.02, "hidden_act": "silu", "attention_bias": false,
+        "eos_token_id": VOCABULARY, "pad_token_id": 0,
+    })
 }
 
 /// Rewards differ within a group: each of the first eight tokens counts by its parity, with a weight of its own.

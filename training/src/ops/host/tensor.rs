@@ -67,6 +67,10 @@ impl<'a> Values<'a> {
         &self.data[row * self.columns..(row + 1) * self.columns]
     }
 
+    pub(in crate::ops) fn rows_between(&self, rows: std::ops::Range<usize>) -> &[f32] {
+        &self.data[rows.start * self.columns..rows.end * self.columns]
+    }
+
     /// Rows `first`, `first` + 1, …
     pub(in crate::ops) fn rows_from(&self, first: usize) -> std::slice::ChunksExact<'_, f32> {
         self.data[first * self.columns..].chunks_exact(self.columns.max(1))

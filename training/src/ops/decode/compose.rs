@@ -1,20 +1,9 @@
-//! Attention of one new token a row over its cached keys and values.
+//! The same from burn's own operations.
 
-use super::AttentionShape;
+use super::{AttentionShape, CachedRows};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 
-/// Which cached places each row may see: `starts[b]..filled`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CachedRows<'a> {
-    /// Padding before each row.
-    pub(crate) starts: &'a [usize],
-    /// Places filled, the new token's included.
-    pub(crate) filled: usize,
-}
-
-/// softmax(q·kᵀ/√D)·v by heads, without gradients. `q`: [B, heads·D]; `keys`, `values`: [B, kv heads, capacity, D];
-/// the result: [B, heads·D].
-pub(crate) fn attend_cached(
+pub(super) fn attend_cached(
     q: Tensor<2>,
     keys: &Tensor<4>,
     values: &Tensor<4>,
