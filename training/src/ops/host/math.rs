@@ -37,6 +37,23 @@ pub(in crate::ops) fn dot(a: &[f32], b: &[f32]) -> f32 {
     fold(lanes)
 }
 
+/// Σ aᵢ², in f64.
+#[inline(always)]
+pub(in crate::ops) fn sum_of_squares(a: &[f32]) -> f64 {
+    let mut lanes = [0f64; LANES];
+    let (chunks, rest) = a.as_chunks::<LANES>();
+    for chunk in chunks {
+        for i in 0..LANES {
+            let x = f64::from(chunk[i]);
+            lanes[i] = x.mul_add(x, lanes[i]);
+        }
+    }
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane += f64::from(*x) * f64::from(*x);
+    }
+    lanes.iter().sum()
+}
+
 /// Σ aᵢ.
 #[inline(always)]
 pub(in crate::ops) fn sum(a: &[f32]) -> f32 {

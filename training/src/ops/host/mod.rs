@@ -9,6 +9,6 @@ mod pieces;
 mod tensor;
 
 pub(super) use gemm::{Into, Matrix, product, product_within};
-pub(super) use math::{dot, exp, largest, sigmoid, sum};
+pub(super) use math::{dot, exp, largest, sigmoid, sum, sum_of_squares};
 pub(super) use pieces::{by_rows, by_rows_of_two, is_large, sum_over_rows, wide};
 pub(super) use tensor::{Values, is_f32, tensor};

@@ -1,6 +1,6 @@
 //! The norm over rows of slices.
 
-use crate::ops::host::{Values, by_rows, dot, sum_over_rows, wide};
+use crate::ops::host::{Values, by_rows, dot, sum_of_squares, sum_over_rows, wide};
 
 pub(super) fn forward(x: &Values<'_>, weight: &Values<'_>, eps: f32) -> Vec<f32> {
     let width = x.columns();
@@ -81,7 +81,8 @@ pub(in crate::ops) fn add_by_weight(sum: &mut [f32], x: &[f32], gradient: &[f32]
     }
 }
 
+/// r, from a sum in f64: its error is in every feature at once, and deep models amplify it.
 #[inline(always)]
 fn inverse_root(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
+    (1.0 / (sum_of_squares(x) / x.len() as f64 + f64::from(eps)).sqrt()) as f32
 }
