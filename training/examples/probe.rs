@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let config = EvalConfig {
             answers,
             max_completion_length: 32,
+            stop: Vec::new(),
             max_rows: 64,
         };
         report(name, &evaluate(&judge, &questions, &config, &mut |_| ())?);

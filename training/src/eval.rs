@@ -15,6 +15,8 @@ pub struct EvalConfig {
     pub answers: Answers,
     /// Completions are cut here, in tokens, EOS included.
     pub max_completion_length: usize,
+    /// Texts that end a completion.
+    pub stop: Vec<String>,
     /// Completions that run together.
     pub max_rows: usize,
 }
@@ -141,6 +143,7 @@ impl Judge<'_> {
             filters: config.answers.filters(),
             max_new_tokens: config.max_completion_length,
             eos: self.tokenizer.eos_ids().to_vec(),
+            stop: self.tokenizer.stop_strings(&config.stop),
             pad: self.tokenizer.pad_id(),
             max_rows: config.max_rows,
         };
@@ -347,6 +350,7 @@ mod tests {
                     filters: Filters::default(),
                 },
                 max_completion_length: 6,
+                stop: Vec::new(),
                 max_rows,
             };
             evaluate(&judge, &questions, &config, &mut |_| ()).unwrap()

@@ -4,7 +4,7 @@
 mod common;
 
 use common::fixture;
-use gym_training::sampling::{Filters, LogSoftmax, RolloutKey, greedy, gumbel, philox, unit};
+use gym_training::sampling::{Choice, Filters, RolloutKey, greedy, gumbel, philox, unit};
 use serde_json::Value;
 
 fn reference() -> Value {
@@ -114,21 +114,143 @@ fn skipping_hopeless_tokens_changes_no_choice() {
     assert_eq!(noise.choose(&[f64::NEG_INFINITY; 4], 0), None);
 }
 
-#[test]
-fn frequencies_follow_the_softmax() {
-    let logits = [0.0f32, 1.0, 2.0, -1.0, 0.5];
-    let scores = Filters::default().scores(&logits, &[]);
-    let draws = 20_000u32;
-    let mut counts = [0u32; 5];
-    let noise = RolloutKey::offline(3).noise(0, 0, 0);
-    for position in 0..draws {
-        counts[noise.choose(&scores, position).unwrap() as usize] += 1;
+/// A row without ties: the likeliest is token 2.
+const LOGITS: [f32; 8] = [0.3, 1.1, 2.0, -1.0, 0.6, -0.4, 1.5, -2.2];
+
+/// Probabilities that are proportional to `weights`.
+fn normalised(weights: &[f64]) -> Vec<f64> {
+    let sum: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / sum).collect()
+}
+
+/// exp(logit / T) of each token, written out apart from the engine.
+fn weights(temperature: f64) -> Vec<f64> {
+    LOGITS
+        .iter()
+        .map(|l| (f64::from(*l) / temperature).exp())
+        .collect()
+}
+
+/// Draws 20,000 tokens and compares their counts with `want`: χ² must not exceed what one good sampler in a thousand
+/// exceeds (Wilson and Hilferty 1931), and a token of probability 0 must not come at all.
+fn assert_distribution(what: &str, filters: &Filters, seen: &[u32], want: &[f64]) {
+    const DRAWS: u32 = 20_000;
+    let scores = filters.scores(&LOGITS, seen);
+    let mut counts = [0u32; LOGITS.len()];
+    let key = RolloutKey::offline(11);
+    for draw in 0..DRAWS {
+        // Over completions and over positions in one.
+        let noise = key.noise(3, 17, draw / 100);
+        counts[noise.choose(&scores, draw % 100).unwrap() as usize] += 1;
     }
-    for (token, count) in counts.iter().enumerate() {
-        let p = LogSoftmax::of(&logits, 1.0).at(token as u32).exp();
-        let got = f64::from(*count) / f64::from(draws);
-        let error = (p * (1.0 - p) / f64::from(draws)).sqrt();
-        assert!((got - p).abs() < 4.0 * error, "{token}: {got} for {p}");
+    let mut statistic = 0.0;
+    let mut degrees = -1.0;
+    for (token, (count, p)) in counts.iter().zip(want).enumerate() {
+        if *p == 0.0 {
+            assert_eq!(*count, 0, "{what}: token {token} is filtered");
+            continue;
+        }
+        let expected = p * f64::from(DRAWS);
+        statistic += (f64::from(*count) - expected).powi(2) / expected;
+        degrees += 1.0;
+    }
+    let part = 2.0 / (9.0 * degrees);
+    let limit = degrees * (1.0 - part + 3.090_232 * f64::sqrt(part)).powi(3);
+    println!("{what}: chi-squared {statistic:.1} of {limit:.1}, {degrees} degrees of freedom");
+    assert!(statistic < limit, "{what}: {statistic} {limit}");
+}
+
+#[test]
+fn every_control_gives_its_distribution() {
+    let base = Filters::default();
+    for temperature in [0.5, 0.7, 1.0, 1.6] {
+        let filters = Filters {
+            temperature,
+            ..base.clone()
+        };
+        let want = normalised(&weights(temperature));
+        assert_distribution(&format!("temperature {temperature}"), &filters, &[], &want);
+    }
+    // Likeliest first: 2, 6, 1, 4, 0, 5, 3, 7.
+    let kept = |tokens: &[usize], temperature: f64| {
+        let all = weights(temperature);
+        normalised(&std::array::from_fn::<f64, 8, _>(|t| {
+            if tokens.contains(&t) { all[t] } else { 0.0 }
+        }))
+    };
+    let top_k = Filters {
+        top_k: 3,
+        ..base.clone()
+    };
+    assert_distribution("top-k 3", &top_k, &[], &kept(&[2, 6, 1], 1.0));
+    // Masses .385, .234, .157, .095, …: the fourth carries the sum over 0.8.
+    let top_p = Filters {
+        top_p: 0.8,
+        ..base.clone()
+    };
+    assert_distribution("top-p 0.8", &top_p, &[], &kept(&[2, 6, 1, 4], 1.0));
+    // A quarter of the likeliest's .385 is .0962: token 4, with .0949, goes.
+    let min_p = Filters {
+        min_p: 0.25,
+        ..base.clone()
+    };
+    assert_distribution("min-p 0.25", &min_p, &[], &kept(&[2, 6, 1], 1.0));
+    let penalty = Filters {
+        repetition_penalty: 1.5,
+        ..base.clone()
+    };
+    let mut penalised = LOGITS.map(f64::from);
+    penalised[2] /= 1.5;
+    penalised[3] *= 1.5;
+    let want = normalised(&penalised.map(f64::exp));
+    assert_distribution("repetition penalty 1.5", &penalty, &[2, 3, 2], &want);
+    let together = Filters {
+        temperature: 0.8,
+        top_k: 5,
+        top_p: 0.9,
+        ..base
+    };
+    // Of the five kept at T = 0.8 (.464, .249, .151, .081, .056) the first four pass 0.9.
+    assert_distribution(
+        "top-k 5, top-p 0.9, T 0.8",
+        &together,
+        &[],
+        &kept(&[2, 6, 1, 4], 0.8),
+    );
+}
+
+#[test]
+fn greedy_takes_the_likeliest_whatever_the_temperature() {
+    for temperature in [0.1, 1.0, 5.0] {
+        let filters = Filters {
+            temperature,
+            ..Filters::default()
+        };
+        assert_eq!(greedy(&filters.scores(&LOGITS, &[])), Some(2));
+    }
+    assert_eq!(greedy(&[1.0, 3.0, 3.0]), Some(1), "the lower index on a tie");
+    assert_eq!(greedy(&[f64::NAN]), None);
+}
+
+#[test]
+fn a_choice_knows_by_how_much_it_won() {
+    let choice = Choice::greedy(&[1.0, 3.0, 2.5]).unwrap();
+    assert_eq!((choice.token, choice.margin), (1, 0.5));
+    assert!(!choice.is_near_tie());
+    assert!(Choice::greedy(&[1.0, 1.0]).unwrap().is_near_tie());
+    let alone = Choice::greedy(&[f64::NEG_INFINITY, 1.0]).unwrap();
+    assert_eq!((alone.token, alone.is_near_tie()), (1, false));
+    let noise = RolloutKey::offline(5).noise(0, 0, 0);
+    let scores = Filters::default().scores(&LOGITS, &[]);
+    for position in 0..200 {
+        let mut noisy: Vec<f64> = scores
+            .iter()
+            .enumerate()
+            .map(|(v, s)| s + noise.block(v as u32 / 4, position)[v % 4])
+            .collect();
+        noisy.sort_by(|a, b| b.total_cmp(a));
+        let choice = noise.choice(&scores, position).unwrap();
+        assert_eq!(choice.margin, noisy[0] - noisy[1]);
     }
 }
 

@@ -305,6 +305,7 @@ fn a_completion_is_the_same_alone_and_in_company() {
         max_new_tokens: 12,
         eos: decoder.config().eos_token_ids.clone(),
         pad: 0,
+        stop: None,
         max_rows: 64,
     };
     let prompts: Vec<Vec<u32>> = (1..7u32)

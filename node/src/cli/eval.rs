@@ -76,6 +76,7 @@ fn config(args: &DrawArgs) -> EvalConfig {
     EvalConfig {
         answers,
         max_completion_length: args.max_tokens as usize,
+        stop: Vec::new(),
         max_rows: 128,
     }
 }

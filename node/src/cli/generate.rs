@@ -61,6 +61,7 @@ fn config(model: &Model, args: &DrawArgs) -> GenerateConfig {
         max_new_tokens: args.max_tokens as usize,
         eos: model.tokenizer.eos_ids().to_vec(),
         pad: model.tokenizer.pad_id(),
+        stop: None,
         max_rows: 64,
     }
 }
@@ -74,6 +75,7 @@ fn show(output: Output, model: &Model, completion: &Completion) -> anyhow::Resul
         "log_probs": completion.log_probs,
         "finish": match completion.finish {
             Finish::Eos => "eos",
+            Finish::Stop => "stop",
             Finish::Length => "length",
         },
     });

@@ -212,6 +212,9 @@ pub struct RolloutSpec {
     pub min_p: f64,
     /// Divide (multiply when negative) the logits of tokens already present; 1 is off.
     pub repetition_penalty: f64,
+    /// Texts that end a completion, with the token that completes one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
     /// Longer prompts are refused when the data is loaded, in tokens.
     pub max_prompt_length: u32,
     /// Completions are cut here, in tokens, EOS included.
@@ -226,6 +229,7 @@ impl Default for RolloutSpec {
             top_p: 1.0,
             min_p: 0.0,
             repetition_penalty: 1.0,
+            stop: Vec::new(),
             max_prompt_length: 512,
             max_completion_length: 512,
         }

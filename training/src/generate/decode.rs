@@ -3,7 +3,7 @@
 use super::{Completion, Draw, Finish, GenerateConfig, GenerateError, Request};
 use crate::lora::Lora;
 use crate::model::{Decoder, KvCache, Packed};
-use crate::sampling::{LogSoftmax, greedy};
+use crate::sampling::{Choice, LogSoftmax};
 use burn::tensor::{Int, Tensor, TensorData};
 
 /// A batch under way. Row i of the cache is `rows[i]`.
@@ -26,6 +26,7 @@ struct Row {
     tokens: Vec<u32>,
     log_probs: Vec<f32>,
     entropy_sum: f64,
+    near_ties: u32,
     finished: bool,
 }
 
@@ -105,6 +106,7 @@ impl<'a> Decoding<'a> {
             tokens: Vec::new(),
             log_probs: Vec::new(),
             entropy_sum: 0.0,
+            near_ties: 0,
             finished: false,
         }
     }
@@ -119,10 +121,12 @@ impl<'a> Decoding<'a> {
             [self.requests[row.request].prompt, row.tokens.as_slice()].concat()
         };
         let scores = filters.scores(logits, &seen);
-        let token = match row.draw {
-            Draw::Greedy => greedy(&scores),
-            Draw::Noise(noise) => noise.choose(&scores, position as u32),
+        let choice = match row.draw {
+            Draw::Greedy => Choice::greedy(&scores),
+            Draw::Noise(noise) => noise.choice(&scores, position as u32),
         };
+        row.near_ties += u32::from(choice.is_some_and(|c| c.is_near_tie()));
+        let token = choice.map(|c| c.token);
         let whole = LogSoftmax::of(logits, filters.temperature);
         let log_p = token.map_or(f64::NAN, |t| whole.at(t));
         let Some(token) = token.filter(|_| log_p.is_finite()) else {
@@ -136,6 +140,13 @@ impl<'a> Decoding<'a> {
         row.entropy_sum += whole.entropy();
         let finish = if self.config.eos.contains(&token) {
             Finish::Eos
+        } else if self
+            .config
+            .stop
+            .as_ref()
+            .is_some_and(|stop| stop.is_reached(&row.tokens))
+        {
+            Finish::Stop
         } else if row.tokens.len() >= self.config.max_new_tokens {
             Finish::Length
         } else {
@@ -147,6 +158,7 @@ impl<'a> Decoding<'a> {
             log_probs: std::mem::take(&mut row.log_probs),
             entropy: row.entropy_sum / row.tokens.len() as f64,
             finish,
+            near_ties: row.near_ties,
         };
         self.done[row.slot] = Some((row.request, completion));
         Ok(())

@@ -4,6 +4,9 @@
 //! here depends on what else is in the batch, but for the rounding of matrix products.
 
 mod decode;
+mod stop;
+
+pub use stop::StopStrings;
 
 use crate::lora::Lora;
 use crate::model::Decoder;
@@ -37,6 +40,8 @@ pub struct GenerateConfig {
     pub max_new_tokens: usize,
     /// Tokens that end a completion.
     pub eos: Vec<u32>,
+    /// Texts that end a completion.
+    pub stop: Option<StopStrings>,
     /// Filler of short rows.
     pub pad: u32,
     /// Completions that run together, at least one prompt's.
@@ -48,6 +53,8 @@ pub struct GenerateConfig {
 pub enum Finish {
     /// With an EOS token, which is its last.
     Eos,
+    /// With the token that completes a stop string.
+    Stop,
     /// At `max_new_tokens`.
     Length,
 }
@@ -63,6 +70,8 @@ pub struct Completion {
     pub entropy: f64,
     /// Why it ended.
     pub finish: Finish,
+    /// Tokens chosen by less than [`NEAR_TIE`](crate::sampling::NEAR_TIE): in another batch they might differ.
+    pub near_ties: u32,
 }
 
 /// Why nothing was generated.

@@ -1,5 +1,6 @@
 //! Sampling noise as a pure function of public numbers (PROTOCOL section 7, item 2).
 
+use super::choice::{Choice, TopTwo};
 use super::philox::{Key, derive_key, philox, unit};
 use sha3::{Digest, Sha3_256};
 
@@ -65,27 +66,31 @@ impl Noise {
 
     /// arg max over tokens of `scores[v] + g(v)`; the lowest index on a tie. `scores` are logits divided by the
     /// temperature; a filtered token is −∞. `None` when no score is finite.
+    #[must_use]
+    pub fn choose(&self, scores: &[f64], position: u32) -> Option<u32> {
+        self.choice(scores, position).map(|choice| choice.token)
+    }
+
+    /// The same with its margin.
     ///
     /// Tokens more than [`GUMBEL_SPAN`] below the best score cannot win, so their noise is not computed.
     #[must_use]
-    pub fn choose(&self, scores: &[f64], position: u32) -> Option<u32> {
+    pub fn choice(&self, scores: &[f64], position: u32) -> Option<Choice> {
         let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if !best.is_finite() {
             return None;
         }
-        let mut winner: Option<(u32, f64)> = None;
+        let mut top = TopTwo::default();
         for (block, group) in scores.chunks(4).enumerate() {
             if group.iter().all(|s| best - s > GUMBEL_SPAN) {
                 continue;
             }
             let noise = self.block(block as u32, position);
             for (i, (score, g)) in group.iter().zip(noise).enumerate() {
-                if winner.is_none_or(|(_, top)| score + g > top) {
-                    winner = Some(((block * 4 + i) as u32, score + g));
-                }
+                top.add((block * 4 + i) as u32, score + g);
             }
         }
-        winner.map(|(token, _)| token)
+        top.choice()
     }
 }
 

@@ -54,6 +54,7 @@ impl Trainer {
         let config = EvalConfig {
             answers: Answers::Greedy,
             max_completion_length: self.plan.rollout.max_completion_length as usize,
+            stop: self.plan.rollout.stop.clone(),
             max_rows: self.learner.limits.rollout_rows,
         };
         Ok(report(&eval::evaluate(&judge, questions, &config, &mut |_| ())?))

@@ -32,6 +32,7 @@ pub(super) fn of_rollouts(
     put("reward_std", advantages.reward_std);
     put("frac_reward_zero_std", advantages.frac_zero_std);
     put("entropy", rollouts.entropy);
+    put("sampling/near_ties", rollouts.near_ties as f64);
     for (i, name) in rewards.names().enumerate() {
         let known = rollouts.scores.iter().filter_map(|s| s.parts.get(i)?.ok());
         if let Some(mean) = mean(known) {

@@ -31,6 +31,8 @@ pub(super) struct Rollouts {
     pub(super) scores: Vec<Scored>,
     /// Mean over tokens of the sampler's entropy.
     pub(super) entropy: f64,
+    /// Tokens chosen by a hair.
+    pub(super) near_ties: u64,
 }
 
 impl Trainer {
@@ -39,6 +41,7 @@ impl Trainer {
             filters: (&self.plan.rollout).into(),
             max_new_tokens: self.plan.rollout.max_completion_length as usize,
             eos: self.tokenizer.eos_ids().to_vec(),
+            stop: self.tokenizer.stop_strings(&self.plan.rollout.stop),
             pad: self.tokenizer.pad_id(),
             max_rows: self.learner.limits.rollout_rows,
         }
@@ -79,6 +82,7 @@ impl Trainer {
             all: Vec::new(),
             scores: Vec::new(),
             entropy: 0.0,
+            near_ties: 0,
         };
         let mut tokens = 0usize;
         let drawn: Vec<_> = drawn
@@ -99,6 +103,7 @@ impl Trainer {
         out.scores = self.rewards.score_batch(&samples);
         for (((question, sample, completion), text), scored) in drawn.iter().zip(&texts).zip(&out.scores) {
             tokens += completion.tokens.len();
+            out.near_ties += u64::from(completion.near_ties);
             out.entropy += completion.entropy * completion.tokens.len() as f64;
             out.all.push(Rollout {
                 row: question.question.row,

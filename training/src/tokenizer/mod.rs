@@ -1,21 +1,28 @@
 //! The tokenizer of a Hugging Face directory: `tokenizer.json`, `tokenizer_config.json` and the end-of-sequence
 //! ids of `generation_config.json` (TRAINING "Models", "Data").
 
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub use template::{Chat, ChatTemplate};
+
 use crate::data::{Message, Prompt};
-use minijinja::{Environment, context};
+use crate::generate::StopStrings;
 use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokenizers::Tokenizer;
 
 /// A loaded tokenizer with the ids that generation needs.
 pub struct TextTokenizer {
-    inner: Tokenizer,
+    inner: Arc<Tokenizer>,
     eos: Vec<u32>,
     pad: u32,
     bos: Option<String>,
     eos_text: String,
-    template: Option<Environment<'static>>,
+    template: Option<ChatTemplate>,
 }
 
 /// Why a tokenizer cannot be used. Messages name the file and what to do.
@@ -109,7 +116,7 @@ impl TextTokenizer {
             eos_text: eos_text.unwrap_or_default(),
             bos: special("bos_token"),
             template: template(dir, config.as_ref())?,
-            inner,
+            inner: Arc::new(inner),
             eos,
             pad,
         })
@@ -155,6 +162,12 @@ impl TextTokenizer {
         &self.eos
     }
 
+    /// Texts that end a completion; `None` when there are none.
+    #[must_use]
+    pub fn stop_strings(&self, strings: &[String]) -> Option<StopStrings> {
+        StopStrings::new(strings, Arc::clone(&self.inner))
+    }
+
     /// The id that fills a batch's unused places.
     #[must_use]
     pub fn pad_id(&self) -> u32 {
@@ -188,14 +201,12 @@ impl TextTokenizer {
     }
 
     fn render(&self, turns: &[Message]) -> Result<String, EncodeError> {
-        let environment = self.template.as_ref().ok_or(EncodeError::NoTemplate)?;
-        let rendered = environment.get_template(TEMPLATE)?.render(context! {
-            messages => turns,
-            add_generation_prompt => true,
-            bos_token => self.bos.as_deref().unwrap_or_default(),
-            eos_token => self.eos_text,
-        })?;
-        Ok(rendered)
+        let template = self.template.as_ref().ok_or(EncodeError::NoTemplate)?;
+        Ok(template.render(&Chat {
+            bos: self.bos.as_deref().unwrap_or_default(),
+            eos: &self.eos_text,
+            ..Chat::new(turns)
+        })?)
     }
 
     /// Some templates write a BOS and some tokenizers add one: keep the first.
@@ -222,8 +233,6 @@ impl fmt::Debug for TextTokenizer {
     }
 }
 
-const TEMPLATE: &str = "chat";
-
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Special {
     Add,
@@ -237,7 +246,7 @@ fn user(text: &str) -> Message {
     }
 }
 
-fn load_tokenizer(path: &Path) -> Result<Tokenizer, TokenizerError> {
+pub(crate) fn load_tokenizer(path: &Path) -> Result<Tokenizer, TokenizerError> {
     let bytes = std::fs::read(path).map_err(|source| TokenizerError::Io {
         path: path.to_owned(),
         source,
@@ -321,7 +330,7 @@ fn ids_in(value: &Value) -> Vec<u32> {
 }
 
 /// The template stands in `tokenizer_config.json` or, newer, in a file of its own.
-fn template(dir: &Path, config: Option<&Value>) -> Result<Option<Environment<'static>>, TokenizerError> {
+fn template(dir: &Path, config: Option<&Value>) -> Result<Option<ChatTemplate>, TokenizerError> {
     let inline = config
         .and_then(|c| c["chat_template"].as_str())
         .map(str::to_owned);
@@ -332,135 +341,9 @@ fn template(dir: &Path, config: Option<&Value>) -> Result<Option<Environment<'st
             Err(_) => return Ok(None),
         },
     };
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(python_method);
-    environment.add_function("raise_exception", raise_exception);
-    environment
-        .add_template_owned(TEMPLATE, source)
-        .map_err(|source| TokenizerError::Template {
-            dir: dir.to_owned(),
-            source,
-        })?;
-    Ok(Some(environment))
-}
-
-fn raise_exception(message: String) -> Result<String, minijinja::Error> {
-    Err(minijinja::Error::new(
-        minijinja::ErrorKind::InvalidOperation,
-        message,
-    ))
-}
-
-/// The methods of Python's strings that published chat templates call.
-fn python_method(
-    _: &minijinja::State<'_, '_>,
-    value: &minijinja::Value,
-    method: &str,
-    args: &[minijinja::Value],
-) -> Result<minijinja::Value, minijinja::Error> {
-    let unknown = || minijinja::Error::from(minijinja::ErrorKind::UnknownMethod);
-    let text = value.as_str().ok_or_else(unknown)?;
-    let first = args.first().and_then(minijinja::Value::as_str);
-    let chars: Vec<char> = first.unwrap_or(" \t\r\n").chars().collect();
-    let result = match (method, first) {
-        ("strip", _) => text.trim_matches(&chars[..]).into(),
-        ("lstrip", _) => text.trim_start_matches(&chars[..]).into(),
-        ("rstrip", _) => text.trim_end_matches(&chars[..]).into(),
-        ("startswith", Some(prefix)) => text.starts_with(prefix).into(),
-        ("endswith", Some(suffix)) => text.ends_with(suffix).into(),
-        ("split", Some(separator)) => text.split(separator).map(minijinja::Value::from).collect(),
-        ("upper", _) => text.to_uppercase().into(),
-        ("lower", _) => text.to_lowercase().into(),
-        _ => return Err(unknown()),
-    };
-    Ok(result)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pretrain::write_tokenizer;
-    use serde_json::json;
-
-    /// A directory with the character tokenizer and this `tokenizer_config.json`.
-    fn directory(config: &Value) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        write_tokenizer(dir.path()).unwrap();
-        std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
-        dir
-    }
-
-    fn load(config: &Value) -> Result<TextTokenizer, TokenizerError> {
-        TextTokenizer::load(directory(config).path())
-    }
-
-    fn turns() -> Prompt {
-        let turn = |role: &str, content: &str| Message {
-            role: role.into(),
-            content: content.into(),
-        };
-        Prompt::Messages(vec![turn("system", "a"), turn("user", " b ")])
-    }
-
-    const TURNS: &str = "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m['content'].strip() }};{% endfor %}\
-                            {% if add_generation_prompt %}?{% endif %}";
-
-    #[test]
-    fn a_chat_template_renders_with_exactly_one_bos() {
-        for bos in ["{{ bos_token }}", ""] {
-            let config = json!({"eos_token": "<|end|>", "bos_token": "<|unknown|>",
-                                "chat_template": format!("{bos}{TURNS}")});
-            let tokenizer = load(&config).unwrap();
-            let ids = tokenizer.encode_prompt(&turns()).unwrap();
-            assert_eq!(ids.iter().filter(|id| **id == 2).count(), 1, "{ids:?}");
-            assert_eq!(tokenizer.decode(&ids).unwrap(), "system:a;user:b;?");
-            let text = tokenizer.encode_prompt(&Prompt::Text("b".into())).unwrap();
-            assert_eq!(tokenizer.decode(&text).unwrap(), "user:b;?");
-        }
-    }
-
-    #[test]
-    fn messages_need_a_template_and_a_template_may_refuse() {
-        let plain = load(&json!({"eos_token": "<|end|>"})).unwrap();
-        assert!(matches!(
-            plain.encode_prompt(&turns()),
-            Err(EncodeError::NoTemplate)
-        ));
-        let strict =
-            json!({"eos_token": "<|end|>", "chat_template": "{{ raise_exception('no system role') }}"});
-        let error = load(&strict).unwrap().encode_prompt(&turns()).unwrap_err();
-        assert!(error.to_string().contains("no system role"), "{error}");
-        let broken = load(&json!({"eos_token": "<|end|>", "chat_template": "{% if %}"}));
-        assert!(matches!(broken, Err(TokenizerError::Template { .. })));
-    }
-
-    #[test]
-    fn the_end_is_what_generation_config_says() {
-        let dir = directory(&json!({"eos_token": {"content": "<|end|>"}, "pad_token": "<|pad|>"}));
-        assert_eq!(TextTokenizer::load(dir.path()).unwrap().eos_ids(), [1]);
-        std::fs::write(
-            dir.path().join("generation_config.json"),
-            r#"{"eos_token_id": [5, 1]}"#,
-        )
-        .unwrap();
-        let tokenizer = TextTokenizer::load(dir.path()).unwrap();
-        assert_eq!((tokenizer.eos_ids(), tokenizer.pad_id()), (&[5, 1][..], 0));
-    }
-
-    #[test]
-    fn what_is_missing_or_broken_is_named() {
-        assert!(matches!(load(&json!({})), Err(TokenizerError::NoEos { .. })));
-        let unknown = load(&json!({"eos_token": "</s>"})).unwrap_err();
-        assert!(unknown.to_string().contains("</s>"), "{unknown}");
-        let empty = tempfile::tempdir().unwrap();
-        let absent = TextTokenizer::load(empty.path()).unwrap_err();
-        assert!(absent.to_string().contains("tokenizer.json"), "{absent}");
-        std::fs::write(empty.path().join("tokenizer.json"), "{}").unwrap();
-        assert!(matches!(
-            TextTokenizer::load(empty.path()),
-            Err(TokenizerError::Tokenizer { .. })
-        ));
-    }
+    let compiled = ChatTemplate::compile(source).map_err(|source| TokenizerError::Template {
+        dir: dir.to_owned(),
+        source,
+    })?;
+    Ok(Some(compiled))
 }
