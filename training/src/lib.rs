@@ -14,6 +14,7 @@ pub mod optim;
 pub mod plot;
 pub mod pretrain;
 pub mod quant;
+pub mod reference;
 pub mod reward;
 pub mod sampling;
 pub mod threads;

@@ -299,6 +299,23 @@ impl Decoder {
         )
     }
 
+    /// Hidden states after the embedding and after each block, the last one normed: layers + 1 times [N, H].
+    #[must_use]
+    pub fn hidden_states(&self, packed: &Packed, lora: Option<&Lora>) -> Vec<Tensor<2>> {
+        let pass = self.pass(packed);
+        let ids: Vec<usize> = packed.ids().iter().map(|t| *t as usize).collect();
+        let mut x = self.embedding.clone().select(0, indices(&ids, &self.device));
+        let mut all = vec![x.clone()];
+        for (layer, block) in self.blocks.iter().enumerate() {
+            let (memory, mut routing) = (&mut Memory::None, Routing::Router);
+            x = block.forward(x, &pass, lora, memory.layer(layer), routing.layer(layer));
+            all.push(x.clone());
+        }
+        all.pop();
+        all.push(self.norm.forward(x));
+        all
+    }
+
     /// The same with a say in which experts are used.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ pub use bitsandbytes::{BitsAndBytesError, read};
 pub(crate) use bitsandbytes::{state_name, weight_of_part};
 pub(crate) use dynamic::code as scale_code;
 pub use matrix::{Nf4Matrix, QuantError, Scales};
+pub(crate) use nf4::quantise as block_scales;
 pub use nf4::{BLOCK, CODE};
 pub(crate) use tensor::Nf4Slices;
 pub use tensor::Nf4Tensor;

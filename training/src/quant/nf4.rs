@@ -34,7 +34,7 @@ const ZERO: u8 = 7;
 const BLOCKS_A_TASK: usize = 512;
 
 /// Codes of `values`, two a byte with the first in the high nibble, and each block's largest magnitude.
-pub(super) fn quantise(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
+pub(crate) fn quantise(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     let mut packed = vec![0; values.len().div_ceil(2)];
     let mut absmax = vec![0.0; values.len().div_ceil(BLOCK)];
     let bounds = bounds();

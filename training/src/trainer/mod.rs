@@ -8,6 +8,7 @@ mod evaluate;
 mod learner;
 mod metrics;
 mod plan;
+pub(crate) mod replay;
 mod rollout;
 mod step;
 mod update;

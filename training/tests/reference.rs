@@ -1,0 +1,206 @@
+//! Every committed set of reference numbers through the comparison, and sets that are wrong in each way.
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
+
+mod common;
+
+use common::fixture;
+use gym_training::reference::{Kind, Options, Report, compare};
+use safetensors::{SafeTensors, serialize};
+use std::path::Path;
+use std::process::Command;
+
+fn reports(dir: &Path, options: &Options) -> Vec<Report> {
+    compare(dir, options).unwrap()
+}
+
+/// A copy of a set in a folder of its own.
+fn copy_of(set: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(&fixture(set), dir.path());
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Writes a safetensors file again with one tensor changed: dropped, doubled under another name, or its first bytes
+/// replaced.
+enum Change<'a> {
+    Drop(&'a str),
+    Add(&'a str),
+    Set(&'a str, [u8; 4]),
+}
+
+fn rewrite(path: &Path, change: &Change<'_>) {
+    let bytes = std::fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let mut tensors: Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)> = file
+        .iter()
+        .map(|(name, v)| (name.to_owned(), v.dtype(), v.shape().to_vec(), v.data().to_vec()))
+        .collect();
+    match change {
+        Change::Drop(name) => tensors.retain(|t| t.0 != *name),
+        Change::Add(name) => {
+            let mut extra = tensors[0].clone();
+            extra.0 = (*name).to_owned();
+            tensors.push(extra);
+        }
+        Change::Set(name, value) => {
+            let tensor = tensors.iter_mut().find(|t| t.0 == *name).unwrap();
+            tensor.3[..4].copy_from_slice(value);
+        }
+    }
+    let views = tensors.iter().map(|(name, dtype, shape, data)| {
+        let view = safetensors::tensor::TensorView::new(*dtype, shape.clone(), data).unwrap();
+        (name.as_str(), view)
+    });
+    std::fs::write(path, serialize(views, None).unwrap()).unwrap();
+}
+
+#[test]
+fn every_set_agrees() {
+    let all = reports(&fixture(""), &Options::default());
+    let mut wrong = Vec::new();
+    for report in &all {
+        println!("{} ({})", report.dir.display(), report.kind);
+        for check in &report.checks {
+            println!(
+                "  {:32} {:9.2e} of {:7.0e}  {} values  {}",
+                check.quantity, check.worst, check.tolerance, check.values, check.place
+            );
+            if !check.passes() {
+                wrong.push(format!("{} {}", report.dir.display(), check.quantity));
+            }
+        }
+        // The tokenizer's file is too large to be here: scripts/fetch-qwen3-tokenizer.
+        let absent = report.kind == Kind::Tokenizer.to_string();
+        if !absent {
+            wrong.extend(report.problems.clone());
+        }
+    }
+    assert!(all.len() >= 15, "{} sets", all.len());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn the_tokenizer_set_agrees_where_its_file_is() {
+    let path = std::env::var_os("GYM_QWEN3_TOKENIZER").map_or_else(
+        || fixture("../../../target/qwen3_tokenizer/tokenizer.json"),
+        Into::into,
+    );
+    if !path.is_file() {
+        println!("skipped: scripts/fetch-qwen3-tokenizer gets {}", path.display());
+        return;
+    }
+    let options = Options {
+        tokenizer: Some(path),
+        ..Options::default()
+    };
+    let all = reports(&fixture("qwen3_tokenizer"), &options);
+    assert!(all[0].passes(), "{:#?}", all[0]);
+    assert!(
+        all[0]
+            .checks
+            .iter()
+            .any(|c| c.quantity == "ids" && c.values > 100)
+    );
+}
+
+#[test]
+fn a_value_off_by_more_than_the_tolerance_fails() {
+    let cases = [
+        ("gspo", "gspo.safetensors", "c03.grad_new"),
+        ("gspo_variants", "gspo_variants.safetensors", "v07.advantages"),
+        ("nf4", "nf4.safetensors", "a64x64.dq.dequant"),
+    ];
+    for (set, file, tensor) in cases {
+        let dir = copy_of(set);
+        assert!(reports(dir.path(), &Options::default())[0].passes(), "{set}");
+        rewrite(
+            &dir.path().join(file),
+            &Change::Set(tensor, 0.37f32.to_le_bytes()),
+        );
+        assert!(
+            !reports(dir.path(), &Options::default())[0].passes(),
+            "{set} {tensor}"
+        );
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_fails() {
+    let dir = copy_of("gspo");
+    let file = dir.path().join("gspo.safetensors");
+    rewrite(&file, &Change::Set("c03.ratio", f32::NAN.to_le_bytes()));
+    assert!(!reports(dir.path(), &Options::default())[0].passes());
+}
+
+#[test]
+fn a_missing_and_an_unknown_quantity_fail_by_name() {
+    for (change, name) in [
+        (Change::Drop("c03.grad_new"), "c03.grad_new"),
+        (Change::Add("c03.surprise"), "c03.surprise"),
+    ] {
+        let dir = copy_of("gspo");
+        rewrite(&dir.path().join("gspo.safetensors"), &change);
+        let report = reports(dir.path(), &Options::default()).remove(0);
+        assert!(!report.passes());
+        assert!(
+            report.problems.iter().any(|p| p.contains(name)),
+            "{:?}",
+            report.problems
+        );
+    }
+}
+
+#[test]
+fn a_set_is_known_by_its_files_and_finds_its_model_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (set, models) = (dir.path().join("any/name"), dir.path().join("other"));
+    copy(&fixture("gspo_step"), &set);
+    copy(&fixture("models/qwen3"), &models.join("renamed"));
+    copy(&fixture("models/qwen3_untied"), &models.join("a_decoy"));
+    let lost = reports(&set, &Options::default()).remove(0);
+    assert!(lost.problems[0].contains("--models"), "{:?}", lost.problems);
+    let options = Options {
+        models: Some(models),
+        ..Options::default()
+    };
+    let report = reports(&set, &options).remove(0);
+    assert!(report.passes(), "{report:#?}");
+    assert!(compare(&dir.path().join("nothing"), &options).is_err());
+}
+
+#[test]
+fn the_program_says_so_in_its_exit_code() {
+    let run = |args: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_reference"))
+            .args(args)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = run(&[&fixture("sampling"), &fixture("nf4")]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("2 of 2 sets agree") && text.contains("dq.codes"),
+        "{text}"
+    );
+    let (code, json) = run(&[Path::new("--json"), &fixture("sampling")]);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((code, value["passes"].as_bool()), (Some(0), Some(true)));
+    let dir = copy_of("gspo");
+    rewrite(&dir.path().join("gspo.safetensors"), &Change::Drop("c00.new"));
+    assert_eq!(run(&[dir.path()]).0, Some(1));
+    assert_eq!(run(&[Path::new("/nonexistent")]).0, Some(2));
+}
