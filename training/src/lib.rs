@@ -7,6 +7,7 @@ pub mod generate;
 pub mod gspo;
 pub mod inspect;
 pub mod lora;
+pub mod merge;
 pub mod metrics;
 pub mod model;
 mod ops;

@@ -119,6 +119,11 @@ impl Lora {
         self.pairs.get(module)
     }
 
+    /// The layers it adapts, by module path.
+    pub(crate) fn pairs(&self) -> &BTreeMap<String, Adapter> {
+        &self.pairs
+    }
+
     fn assemble(device: &Device, layout: Layout, tensors: &TensorSet) -> Result<Self, LoraError> {
         if let Some(name) = tensors.0.keys().find(|name| !layout.has(name)) {
             return Err(LoraError::Unused { name: name.clone() });

@@ -27,13 +27,14 @@ pub use config::{
     MlpKind, ModelConfig, NormKind, Parts, RopeConfig, RopeScaling, RoutingWeights,
 };
 pub use layout::{Role, TensorSpec};
+pub(crate) use names::{StoredAt, stored_at};
 pub use packed::{Packed, Segment};
 pub use routing::{Routes, RoutesError, Routing};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
 pub use size::{ModelSize, Storage};
 pub use store::{Store, WeightsError};
-pub(crate) use store::{map_file, to_f32};
+pub(crate) use store::{files as weight_files, map_file, to_f32};
 pub use weights::{Weight, Weights};
 
 use crate::lora::Lora;

@@ -3,7 +3,7 @@
 //! In memory a tensor has its newest name, with experts apart. On disk an expert may lie within a tensor that holds
 //! them all, and Mixtral's have names of their own.
 
-use super::config::Architecture;
+use super::config::{Architecture, ModelConfig};
 
 /// Where a tensor may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,43 @@ pub(super) fn places(architecture: Architecture, name: &str) -> Vec<Place> {
         });
     }
     places
+}
+
+/// A linear layer's weight within a tensor on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredAt {
+    /// The tensor's name.
+    pub(crate) name: String,
+    /// The tensor's extent.
+    pub(crate) shape: Vec<usize>,
+    /// Values of the tensor before the weight's.
+    pub(crate) start: usize,
+}
+
+/// Where the weight `name` [out, in] of a model may lie, likeliest first.
+pub(crate) fn stored_at(config: &ModelConfig, name: &str, shape: [usize; 2]) -> Vec<StoredAt> {
+    let one = |place| match place {
+        Place::Whole(name) => StoredAt {
+            name,
+            shape: shape.to_vec(),
+            start: 0,
+        },
+        Place::Fused {
+            name,
+            expert,
+            part,
+            parts,
+        } => StoredAt {
+            name,
+            shape: vec![
+                config.experts().map_or(0, |e| e.count),
+                parts * shape[0],
+                shape[1],
+            ],
+            start: (expert * parts + part) * shape[0] * shape[1],
+        },
+    };
+    places(config.architecture, name).into_iter().map(one).collect()
 }
 
 /// The name that the Hub's files of a family have, and that is written.

@@ -361,7 +361,7 @@ pub enum WeightsError {
 }
 
 /// The safetensors files of a model directory: the index's shards, or the single file.
-fn files(dir: &Path) -> Result<Vec<PathBuf>, WeightsError> {
+pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, WeightsError> {
     let index = dir.join("model.safetensors.index.json");
     if index.exists() {
         return shards(dir, &index);
