@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use common::{Reference, fixture, max_diff};
 use gym_protocol::job::spec::LoraSpec;
 use gym_protocol::tensor::TensorSet;
-use gym_training::adapter::Adapter;
+use gym_training::adapter::{Adapter, ExpertNames};
 use gym_training::lora::{Lora, LoraError};
 use gym_training::model::{Decoder, Packed};
 use gym_training::quant::Quantisation;
@@ -138,7 +138,7 @@ fn what_is_saved_loads_again_and_says_the_same_to_peft() {
 fn one_name_per_expert_is_the_same_adapter() {
     let bench = Bench::new();
     for name in ["fused", "fused_gate_up_only"] {
-        let apart = Bench::adapter(name).per_expert().unwrap();
+        let apart = Bench::adapter(name).per_expert(ExpertNames::Projections).unwrap();
         assert!(
             apart
                 .tensors
@@ -153,9 +153,22 @@ fn one_name_per_expert_is_the_same_adapter() {
         let diff = bench.diff(&lora, name);
         assert!(diff < TOLERANCE, "{name}: {diff:e}");
     }
-    let apart = Bench::adapter("fused").per_expert().unwrap();
+    let apart = Bench::adapter("fused")
+        .per_expert(ExpertNames::Projections)
+        .unwrap();
     assert_eq!(apart.tensors, Bench::adapter("per_expert").tensors);
-    let error = Bench::adapter("per_expert_resaved").per_expert().unwrap_err();
+    let mixtral = Bench::adapter("fused").per_expert(ExpertNames::Mixtral).unwrap();
+    let hub = "base_model.model.model.layers.1.block_sparse_moe.experts.7.w3.lora_B.weight";
+    let ours = "base_model.model.model.layers.1.mlp.experts.7.up_proj.lora_B.weight";
+    assert_eq!(mixtral.tensors.0[hub], apart.tensors.0[ours]);
+    assert_eq!(mixtral.lora.target_modules, ["w1", "w2", "w3"]);
+    // Read again, it has the names that all families share.
+    let dir = tempfile::tempdir().unwrap();
+    mixtral.save(dir.path()).unwrap();
+    assert_eq!(Adapter::load(dir.path()).unwrap().tensors, apart.tensors);
+    let error = Bench::adapter("per_expert_resaved")
+        .per_expert(ExpertNames::Projections)
+        .unwrap_err();
     assert!(error.to_string().contains("rank_pattern"), "{error}");
 }
 

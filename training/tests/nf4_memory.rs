@@ -38,7 +38,10 @@ fn a_quantised_model_holds_053_bytes_a_weight_and_no_dense_copy() {
     for (model, changes) in [("qwen3_untied", dense), ("qwen3_moe", sparse)] {
         let dir = tempfile::tempdir().unwrap();
         let config = configuration(model, dir.path(), changes);
-        Decoder::init(config, 1, &Device::flex()).unwrap().save(dir.path()).unwrap();
+        Decoder::init(config, 1, &Device::flex())
+            .unwrap()
+            .save(dir.path())
+            .unwrap();
 
         MEMORY.reset_peak_usage();
         let before = MEMORY.current_usage();
@@ -57,7 +60,10 @@ fn a_quantised_model_holds_053_bytes_a_weight_and_no_dense_copy() {
         assert!(each <= 0.53, "{model}: {each} bytes a weight");
         assert!(4 * packed_values > 8 * SLACK);
         // One tensor at a time is dense.
-        assert!(peak < held + 3 * 4 * largest + SLACK, "{model}: peak {peak} over {held}");
+        assert!(
+            peak < held + 3 * 4 * largest + SLACK,
+            "{model}: peak {peak} over {held}"
+        );
 
         // A pass over four tokens keeps activations only, and its backward pass unpacks tile by tile.
         let spec = LoraSpec {

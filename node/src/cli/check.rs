@@ -1,12 +1,13 @@
-//! `hanzod model check`.
+//! `hanzod model check | merge | export`.
 
 use super::Context;
-use super::output::text;
+use super::adapters::{self, ExportArgs, MergeArgs};
+use super::output::{Output, text};
 use clap::Subcommand;
 use gym_training::inspect::{Inspection, inspect};
 use gym_training::model::{LayerConfig, Mixer, MlpKind, ModelConfig, ModelSize, Storage};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -15,12 +16,23 @@ pub(super) enum Command {
         /// The model: a Hugging Face directory
         dir: PathBuf,
     },
+    /// Write a model with an adapter merged into it, as a plain Hugging Face directory
+    Merge(MergeArgs),
+    /// Write an adapter in the layout that another program expects
+    Export(ExportArgs),
 }
 
 pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
-    let Command::Check { dir } = command;
-    let found = inspect(&dir);
-    context.output.show(&describe(&found), plain);
+    match command {
+        Command::Check { dir } => check(context.output, &dir),
+        Command::Merge(args) => adapters::merge_main(context.output, &args),
+        Command::Export(args) => adapters::export_main(context.output, &args),
+    }
+}
+
+fn check(output: Output, dir: &Path) -> anyhow::Result<()> {
+    let found = inspect(dir);
+    output.show(&describe(&found), plain);
     match found.problems.len() {
         0 => Ok(()),
         1 => anyhow::bail!("{}: 1 thing would not load", dir.display()),

@@ -1,5 +1,6 @@
 //! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
 
+mod adapters;
 mod check;
 mod content;
 mod delta;

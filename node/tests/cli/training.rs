@@ -163,6 +163,65 @@ fn a_killed_run_goes_on_to_the_same_bits() {
     assert_eq!(lines(&killed.join("metrics.jsonl")), 12);
 }
 
+#[test]
+fn a_run_in_four_bits_is_merged_and_exported() {
+    let (_dir, root) = folder();
+    let job = root.join("job.toml");
+    fs::write(&job, JOB.replace("use_4bit = false", "use_4bit = true")).unwrap();
+    let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let (out, adapter) = (at("out"), at("out/adapter"));
+    let report = json(&root, &["train", job.to_str().unwrap(), "--out", &out]);
+    assert_eq!(report["rounds"].as_u64(), Some(12));
+
+    let merged = at("merged");
+    let said = json(
+        &root,
+        &[
+            "model",
+            "merge",
+            &at("model"),
+            &adapter,
+            &merged,
+            "--dtype",
+            "bf16",
+        ],
+    );
+    assert_eq!(
+        (said["shards"].as_u64(), said["layers"].as_u64()),
+        (Some(1), Some(7))
+    );
+    assert_eq!(json(&root, &["model", "check", &merged])["loads"], true);
+    json(
+        &root,
+        &[
+            "generate",
+            "--model",
+            &merged,
+            "--prompt",
+            "1 + 1 =",
+            "--max-tokens",
+            "2",
+        ],
+    );
+    let words = failure(&root, &["model", "merge", &at("model"), &adapter, &merged], 1);
+    assert!(words.contains("holds weights already"), "{words}");
+
+    let exported = at("exported");
+    let export = [
+        "model",
+        "export",
+        &adapter,
+        &exported,
+        "--layout",
+        "vllm",
+        "--base",
+        "someone/tiny",
+    ];
+    assert_eq!(json(&root, &export)["tensors"].as_u64(), Some(14));
+    let config = fs::read_to_string(root.join("exported/adapter_config.json")).unwrap();
+    assert!(config.contains("someone/tiny"), "{config}");
+}
+
 fn lines(path: &Path) -> usize {
     fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }

@@ -3,7 +3,7 @@
 mod config;
 mod per_expert;
 
-pub use per_expert::PerExpertError;
+pub use per_expert::{ExpertNames, PerExpertError};
 
 use crate::lora::Overrides;
 use crate::model::{SaveError, map_file, to_f32, write_json, write_tensors};

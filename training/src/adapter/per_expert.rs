@@ -2,6 +2,7 @@
 
 use super::Adapter;
 use crate::lora::{is_expert_parameter, module_of, suffix_matches, tensor_name};
+use crate::model::Architecture;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use std::collections::BTreeSet;
 
@@ -25,13 +26,57 @@ pub enum PerExpertError {
     },
 }
 
+/// What a family calls its experts' layers where each has a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertNames {
+    /// `mlp.experts.3.gate_proj`.
+    Projections,
+    /// `block_sparse_moe.experts.3.w1`.
+    Mixtral,
+}
+
+impl From<Architecture> for ExpertNames {
+    fn from(architecture: Architecture) -> Self {
+        match architecture {
+            Architecture::Mixtral => Self::Mixtral,
+            Architecture::Qwen2
+            | Architecture::Qwen3
+            | Architecture::Qwen3Moe
+            | Architecture::Qwen3Next
+            | Architecture::Llama
+            | Architecture::Mistral => Self::Projections,
+        }
+    }
+}
+
+impl ExpertNames {
+    /// The family's word for a projection.
+    fn projection(self, name: &'static str) -> &'static str {
+        match (self, name) {
+            (Self::Mixtral, "gate_proj") => "w1",
+            (Self::Mixtral, "down_proj") => "w2",
+            (Self::Mixtral, "up_proj") => "w3",
+            (Self::Mixtral | Self::Projections, name) => name,
+        }
+    }
+
+    /// The family's path of an expert's layer.
+    fn path(self, experts: &str, expert: usize, name: &'static str) -> String {
+        let path = format!("{experts}.{expert}.{}", self.projection(name));
+        match self {
+            Self::Projections => path,
+            Self::Mixtral => path.replace(".mlp.", ".block_sparse_moe."),
+        }
+    }
+}
+
 impl Adapter {
     /// The same adapter with A and B of each expert's gate, up and down projection under a name of their own
     /// (`…mlp.experts.3.gate_proj.lora_A.weight`); gate and up get the A they share.
     ///
     /// # Errors
     /// An adapter whose layers differ in rank; a tensor that is no whole number of experts.
-    pub fn per_expert(&self) -> Result<Self, PerExpertError> {
+    pub fn per_expert(&self, expert_names: ExpertNames) -> Result<Self, PerExpertError> {
         let parameters: Vec<&String> = self
             .lora
             .target_modules
@@ -49,7 +94,7 @@ impl Adapter {
         let mut tensors = TensorSet::default();
         for (name, tensor) in &self.tensors.0 {
             match wrapped(name, down) {
-                Some(fused) => self.split(name, &fused, tensor, &mut tensors)?,
+                Some(fused) => self.split(name, &fused, expert_names, tensor, &mut tensors)?,
                 None => {
                     tensors.0.insert(name.clone(), tensor.clone());
                 }
@@ -59,8 +104,12 @@ impl Adapter {
         adapter.tensors = tensors;
         adapter.lora.target_modules.retain(|t| !is_expert_parameter(t));
         let mut names = BTreeSet::new();
-        names.extend(gate_up.then_some(["gate_proj", "up_proj"]).into_iter().flatten());
-        names.extend(down.then_some("down_proj"));
+        let projections = gate_up.then_some(["gate_proj", "up_proj"]).into_iter().flatten();
+        names.extend(
+            projections
+                .chain(down.then_some("down_proj"))
+                .map(|n| expert_names.projection(n)),
+        );
         adapter
             .lora
             .target_modules
@@ -72,6 +121,7 @@ impl Adapter {
         &self,
         name: &str,
         fused: &Wrapped<'_>,
+        expert_names: ExpertNames,
         tensor: &F32Tensor,
         into: &mut TensorSet,
     ) -> Result<(), PerExpertError> {
@@ -104,7 +154,7 @@ impl Adapter {
                         .collect();
                     ([output, rank], data)
                 };
-                let module = format!("{}.{expert}.{module}", fused.path);
+                let module = expert_names.path(fused.path, expert, module);
                 let shape = shape.map(|n| n as u64).to_vec();
                 into.0
                     .insert(tensor_name(&module, fused.part), F32Tensor { shape, data });
