@@ -235,6 +235,18 @@ fn compare_greedy(
     let want = expected.ids("greedy_ids")?;
     let steps = expected.width("greedy_ids")?;
     let rows = left.rows();
+    let got = greedy(decoder, &rows, steps)?.concat();
+    tally.exact("greedy_ids", "", &got, &want);
+    compare_cache(decoder, &rows, &want, steps, tally);
+    Ok(())
+}
+
+/// `steps` likeliest tokens after each row, no end being one.
+pub(super) fn greedy(
+    decoder: &Decoder,
+    rows: &[Vec<u32>],
+    steps: usize,
+) -> Result<Vec<Vec<u32>>, ReferenceError> {
     let requests: Vec<Request<'_>> = rows
         .iter()
         .map(|row| Request {
@@ -251,14 +263,7 @@ fn compare_greedy(
         max_rows: rows.len().max(1),
     };
     let completions = generate(decoder, None, &requests, &config).map_err(ReferenceError::ours)?;
-    let got: Vec<u32> = completions
-        .iter()
-        .flatten()
-        .flat_map(|c| c.tokens.iter().copied())
-        .collect();
-    tally.exact("greedy_ids", "", &got, &want);
-    compare_cache(decoder, &rows, &want, steps, tally);
-    Ok(())
+    Ok(completions.into_iter().flatten().map(|c| c.tokens).collect())
 }
 
 /// The continuation fed through the cache token by token against whole passes over it.
