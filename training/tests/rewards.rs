@@ -57,10 +57,10 @@ fn job(script: &Path) -> String {
     )
 }
 
-/// Judges by the row, and by whether a letter is in the completion; `failure` is done for some.
+/// Judges by the line's length, and by whether a digit is in the completion; `failure` is done for some.
 fn judging(failure: &str) -> String {
     format!(
-        "while read -r line; do case \"$line\" in *'\"completion\":\"'*[aeiou]*'\",\"prompt\"'*) {failure};; \
+        "while read -r line; do case \"$line\" in *'\"completion\":\"'*[0-9]*'\",\"prompt\"'*) {failure};; \
          *) echo ${{#line}};; esac; done"
     )
 }
@@ -70,9 +70,13 @@ fn a_program_that_fails_on_some_completions_trains_on_the_others() {
     for failure in ["exit 1", "echo NaN", "true", "echo nonsense", "echo null"] {
         let (report, moved) = step(&judging(failure), Programs::Allowed).unwrap();
         let missing = report.rollouts.iter().filter(|r| r.reward.is_none()).count();
-        assert!(missing > 0 && missing < 16, "{failure}: {missing} of 16");
+        assert!(
+            missing > 0 && missing < 16,
+            "{failure}: {missing} of 16 {:?}",
+            report.rollouts.iter().map(|r| &r.text).collect::<Vec<_>>()
+        );
         for rollout in &report.rollouts {
-            let bad = rollout.text.contains(['a', 'e', 'i', 'o', 'u']);
+            let bad = rollout.text.contains(|c: char| c.is_ascii_digit());
             assert_eq!(rollout.reward.is_none(), bad, "{failure}: {:?}", rollout.text);
         }
         let counted: f64 = report

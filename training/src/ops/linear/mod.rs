@@ -50,7 +50,10 @@ pub(crate) fn linear(
 }
 
 /// W [out, in] as a layer holds it.
-#[allow(clippy::large_enum_variant, reason = "a layer holds one, and most hold the larger")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a layer holds one, and most hold the larger"
+)]
 #[derive(Clone, Debug)]
 pub(crate) enum Frozen {
     /// Every value. It may be tracked: in pretraining it is not frozen.
