@@ -3,6 +3,7 @@
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use super::pass::{Pass, State};
+use super::precision::{mixing_dtype, narrow, wide};
 use crate::lora::Lora;
 use crate::ops::{self, AttentionShape, CachedRows};
 use burn::tensor::{Tensor, activation};
@@ -30,12 +31,14 @@ impl Attention {
         lora: Option<&Lora>,
         state: State<'_>,
     ) -> Tensor<2> {
+        let dtype = x.dtype();
+        let mixing = mixing_dtype(&x);
         let (q, gate) = self.queries(x.clone(), lora);
         let k = self.k.forward(x.clone(), lora);
-        let v = self.v.forward(x, lora);
+        let v = narrow(self.v.forward(x, lora), mixing);
         let (q_norm, k_norm) = self.qk_norm.as_ref().map(|(q, k)| (q, k)).unzip();
-        let q = self.placed(q, q_norm, pass);
-        let k = self.placed(k, k_norm, pass);
+        let q = narrow(self.placed(wide(q), q_norm, pass), mixing);
+        let k = narrow(self.placed(wide(k), k_norm, pass), mixing);
         let mixed = match state {
             State::None => ops::attention(q, k, v, &pass.layout, &self.shape),
             State::Prefill { cache, layer } => {
@@ -52,10 +55,10 @@ impl Attention {
             }
         };
         let mixed = match gate {
-            Some(gate) => mixed * activation::sigmoid(gate),
+            Some(gate) => wide(mixed) * activation::sigmoid(wide(gate)),
             None => mixed,
         };
-        self.o.forward(mixed, lora)
+        self.o.forward(narrow(mixed, dtype), lora)
     }
 
     /// Queries, and the output's gate, [N, heads·D] both.

@@ -106,7 +106,7 @@ impl KvCache {
             let by_head = padded
                 .reshape([rows, width, shape.kv_heads, shape.head_dim])
                 .swap_dims(1, 2);
-            Tensor::zeros(full, &device)
+            Tensor::zeros(full, (&device, t.dtype()))
                 .slice_assign([0..rows, 0..shape.kv_heads, 0..width, 0..shape.head_dim], by_head)
         };
         self.layers[layer] = Some(LayerCache::Attention {
@@ -131,7 +131,8 @@ impl KvCache {
         let (k, v) = match self.layers[layer].take() {
             Some(LayerCache::Attention { keys, values }) => (keys, values),
             Some(LayerCache::DeltaNet(_)) | None => {
-                (Tensor::zeros(full, &device), Tensor::zeros(full, &device))
+                let empty = || Tensor::zeros(full, (&device, keys.dtype()));
+                (empty(), empty())
             }
         };
         let one = |t: Tensor<2>| t.reshape([rows, shape.kv_heads, 1, shape.head_dim]);

@@ -3,9 +3,10 @@
 use super::config::{ExpertsConfig, RoutingWeights};
 use super::linear::Linear;
 use super::mlp::Mlp;
+use super::precision::{narrow, wide};
 use super::routing::LayerRouting;
 use crate::lora::Lora;
-use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation};
 
 /// y = Σ_j p_j · expert_j(x) over the k likeliest experts, plus σ(g·x) · shared(x) where there is a shared expert.
 #[derive(Clone, Debug)]
@@ -26,10 +27,11 @@ pub(crate) struct SharedExpert {
 }
 
 impl Experts {
-    /// `x` and the result: [N, H].
+    /// `x` and the result: [N, H], in f32; the experts compute in `dtype`.
     pub(crate) fn forward(
         &self,
         x: Tensor<2>,
+        dtype: DType,
         lora: Option<&Lora>,
         mut routing: LayerRouting<'_>,
     ) -> Tensor<2> {
@@ -40,11 +42,11 @@ impl Experts {
         };
         routing.record(&chosen);
         let weights = self.weights(logits, &chosen);
-        let mixed = self.mix(x.clone(), weights, &chosen, lora);
+        let mixed = self.mix(narrow(x.clone(), dtype), weights, &chosen, lora);
         match &self.shared {
             Some(SharedExpert { mlp, gate }) => {
                 let share = activation::sigmoid(gate.forward(x.clone(), lora));
-                mixed + mlp.forward(x, lora) * share
+                mixed + wide(mlp.forward(narrow(x, dtype), lora)) * share
             }
             None => mixed,
         }
@@ -85,7 +87,7 @@ impl Experts {
         }
     }
 
-    /// Runs each expert once, on the tokens that chose it.
+    /// Runs each expert once, on the tokens that chose it: [N, H], in f32.
     fn mix(&self, x: Tensor<2>, weights: Tensor<2>, chosen: &[u32], lora: Option<&Lora>) -> Tensor<2> {
         let [tokens, hidden] = x.dims();
         let k = self.config.per_token;
@@ -100,7 +102,7 @@ impl Experts {
             parts.push(expert.forward(x.clone().select(0, indices(own, &device)), lora));
         }
         if parts.is_empty() {
-            return x.zeros_like();
+            return wide(x.zeros_like());
         }
         // Outputs lie expert by expert; slot s of token t is put back at place t·k + s.
         let mut back = vec![0i64; chosen.len()];
@@ -108,7 +110,7 @@ impl Experts {
             back[*slot as usize] = place as i64;
         }
         let outputs = Tensor::cat(parts, 0).select(0, indices(back, &device));
-        let outputs = outputs.reshape([tokens, k, hidden]) * weights.reshape([tokens, k, 1]);
+        let outputs = wide(outputs).reshape([tokens, k, hidden]) * weights.reshape([tokens, k, 1]);
         outputs.sum_dim(1).reshape([tokens, hidden])
     }
 }

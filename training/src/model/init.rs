@@ -3,8 +3,8 @@
 use super::LoadError;
 use super::config::{ModelConfig, NormKind};
 use super::layout::{Role, TensorSpec};
+use super::precision::Loading;
 use super::weights::{Weight, Weights};
-use crate::quant::Quantisation;
 use crate::sampling::{Key, derive_key, units};
 use burn::tensor::Device;
 
@@ -13,12 +13,12 @@ pub(super) fn weights(
     config: &ModelConfig,
     seed: u64,
     device: &Device,
-    quantisation: Quantisation,
+    loading: Loading,
 ) -> Result<Weights, LoadError> {
     let mut weights = Weights::default();
     for spec in config.tensors() {
         let data = values(config, &spec, seed);
-        if let Some(weight) = Weight::held(&spec, data, device, quantisation)? {
+        if let Some(weight) = Weight::held(&spec, data, device, loading)? {
             weights.0.insert(spec.name, weight);
         }
     }

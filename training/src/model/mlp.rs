@@ -1,6 +1,7 @@
 //! SwiGLU (Shazeer 2020).
 
 use super::linear::Linear;
+use super::precision::{narrow, wide};
 use crate::lora::Lora;
 use crate::ops;
 use burn::tensor::Tensor;
@@ -16,8 +17,9 @@ pub(crate) struct Mlp {
 impl Mlp {
     /// `x` and the result: [N, H].
     pub(crate) fn forward(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
-        let gate = self.gate.forward(x.clone(), lora);
-        let up = self.up.forward(x, lora);
-        self.down.forward(ops::swiglu(gate, up), lora)
+        let dtype = x.dtype();
+        let gate = wide(self.gate.forward(x.clone(), lora));
+        let up = wide(self.up.forward(x, lora));
+        self.down.forward(narrow(ops::swiglu(gate, up), dtype), lora)
     }
 }

@@ -14,6 +14,7 @@ mod names;
 mod norm;
 mod packed;
 mod pass;
+mod precision;
 mod rope;
 mod routing;
 mod save;
@@ -29,6 +30,8 @@ pub use config::{
 pub use layout::{Role, TensorSpec};
 pub(crate) use names::{StoredAt, stored_at};
 pub use packed::{Packed, Segment};
+pub use precision::{Loading, Precision};
+pub(crate) use precision::{narrow, wide};
 pub use routing::{Routes, RoutesError, Routing};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
@@ -162,14 +165,14 @@ impl Decoder {
         Self::load_as(dir, device, Quantisation::None)
     }
 
-    /// The same with its linear layers held as `quantisation` says; they are quantised one after the other, straight
+    /// The same held and computed as `loading` says; linear layers are quantised one after the other, straight
     /// from the files. Layers that bitsandbytes stored in NF4 stay as they are.
     ///
     /// # Errors
     /// As [`Decoder::load`]; a weight that is not finite.
-    pub fn load_as(dir: &Path, device: &Device, quantisation: Quantisation) -> Result<Self, LoadError> {
+    pub fn load_as(dir: &Path, device: &Device, loading: impl Into<Loading>) -> Result<Self, LoadError> {
         let config = ModelConfig::load(dir)?;
-        let weights = Store::open(dir)?.weights(&config, &device.clone().inner(), quantisation)?;
+        let weights = Store::open(dir)?.weights(&config, &device.clone().inner(), loading.into())?;
         Self::from_weights(config, weights, device)
     }
 
@@ -181,7 +184,7 @@ impl Decoder {
         Self::init_as(config, seed, device, Quantisation::None)
     }
 
-    /// The same with its linear layers held as `quantisation` says.
+    /// The same held and computed as `loading` says.
     ///
     /// # Errors
     /// As [`Decoder::init`].
@@ -189,9 +192,9 @@ impl Decoder {
         config: ModelConfig,
         seed: u64,
         device: &Device,
-        quantisation: Quantisation,
+        loading: impl Into<Loading>,
     ) -> Result<Self, LoadError> {
-        let weights = init::weights(&config, seed, &device.clone().inner(), quantisation)?;
+        let weights = init::weights(&config, seed, &device.clone().inner(), loading.into())?;
         Self::from_weights(config, weights, device)
     }
 
@@ -354,6 +357,7 @@ impl Decoder {
     #[must_use]
     pub fn decode(&self, tokens: &[u32], lora: Option<&Lora>, cache: &mut KvCache) -> Tensor<2> {
         let pass = Pass {
+            dtype: self.embedding.dtype(),
             layout: [].into(),
             rotation: self.rope.at(&cache.next_positions(), &self.device),
             sequences: None,
@@ -363,15 +367,15 @@ impl Decoder {
         hidden
     }
 
-    /// Logits [N, V] of hidden states [N, H].
+    /// Logits [N, V] of hidden states [N, H], in f32.
     #[must_use]
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        hidden.matmul(self.head.clone().transpose())
+        wide(hidden.matmul(self.head.clone().transpose()))
     }
 
     /// ∂/∂hidden [N, H] of a loss whose ∂/∂logits [N, V] is given: the head's backward pass.
     pub(crate) fn logits_backward(&self, by_logits: Tensor<2>) -> Tensor<2> {
-        by_logits.matmul(self.head.clone())
+        narrow(by_logits, self.head.dtype()).matmul(self.head.clone())
     }
 
     fn pass(&self, packed: &Packed) -> Pass {
@@ -381,6 +385,7 @@ impl Decoder {
             .delta_net()
             .map(|_| Sequences::new(layout.clone(), &self.device));
         Pass {
+            dtype: self.embedding.dtype(),
             layout,
             rotation: self.rope.at(&packed.positions(), &self.device),
             sequences,
@@ -396,11 +401,11 @@ impl Decoder {
         mut routing: Routing<'_>,
     ) -> Tensor<2> {
         let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
-        let mut x = self.embedding.clone().select(0, indices(&ids, &self.device));
+        let mut x = wide(self.embedding.clone().select(0, indices(&ids, &self.device)));
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(x, pass, lora, memory.layer(layer), routing.layer(layer));
         }
-        self.norm.forward(x)
+        narrow(self.norm.forward(x), pass.dtype)
     }
 }
 
@@ -413,15 +418,17 @@ impl Block {
         state: State<'_>,
         routing: LayerRouting<'_>,
     ) -> Tensor<2> {
-        let normed = self.mixer_norm.forward(x.clone());
-        let x = x + match &self.mixer {
+        // The residual stream stays in f32: rounding it to bf16 at every layer would be the largest error of all.
+        let normed = narrow(self.mixer_norm.forward(x.clone()), pass.dtype);
+        let mixed = match &self.mixer {
             MixerLayer::Attention(attention) => attention.forward(normed, pass, lora, state),
             MixerLayer::DeltaNet(net) => net.forward(normed, pass, lora, state),
         };
+        let x = x + wide(mixed);
         let normed = self.mlp_norm.forward(x.clone());
         x + match &self.mlp {
-            MlpLayer::Dense(mlp) => mlp.forward(normed, lora),
-            MlpLayer::Experts(experts) => experts.forward(normed, lora, routing),
+            MlpLayer::Dense(mlp) => wide(mlp.forward(narrow(normed, pass.dtype), lora)),
+            MlpLayer::Experts(experts) => experts.forward(normed, pass.dtype, lora, routing),
         }
     }
 }

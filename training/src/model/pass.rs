@@ -4,11 +4,14 @@ use super::cache::KvCache;
 use super::delta_net::Sequences;
 use super::packed::Segment;
 use crate::ops::Rotation;
+use burn::tensor::DType;
 use std::sync::Arc;
 
 /// The tokens' layout and places, one for all layers.
 #[derive(Debug)]
 pub(crate) struct Pass {
+    /// What linear layers compute in; the residual stream is in f32.
+    pub(crate) dtype: DType,
     pub(crate) layout: Arc<[Segment]>,
     pub(crate) rotation: Rotation,
     /// The layout as a delta-net reads it, in a model that has one.

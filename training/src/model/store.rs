@@ -4,9 +4,10 @@ use super::LoadError;
 use super::config::ModelConfig;
 use super::layout::TensorSpec;
 use super::names::{Place, ignored, places};
+use super::precision::Loading;
 use super::weights::{Weight, Weights};
 use super::{HeadKind, Role};
-use crate::quant::{self, BitsAndBytesError, Nf4Tensor, Quantisation};
+use crate::quant::{self, BitsAndBytesError, Nf4Tensor};
 use burn::tensor::Device;
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
@@ -86,7 +87,7 @@ impl Store {
     }
 
     /// Every weight that `config` asks for, copied to `device` one after the other, linear layers held as
-    /// `quantisation` says.
+    /// `loading` says.
     ///
     /// # Errors
     /// A tensor that is missing, of another shape or kind, or used by nothing; a weight to be quantised that is not
@@ -95,7 +96,7 @@ impl Store {
         &self,
         config: &ModelConfig,
         device: &Device,
-        quantisation: Quantisation,
+        loading: Loading,
     ) -> Result<Weights, LoadError> {
         let mut used = BTreeSet::new();
         let mut weights = Weights::default();
@@ -103,7 +104,7 @@ impl Store {
             let found = self.find(config, &spec)?;
             let weight = match self.is_packed(&found.name) {
                 true => self.read_packed(&spec, &found, device)?,
-                false => self.read(&spec, &found, device, quantisation)?,
+                false => self.read(&spec, &found, device, loading)?,
             };
             used.insert(found.name);
             weights.0.insert(spec.name, weight);
@@ -226,7 +227,7 @@ impl Store {
         spec: &TensorSpec,
         found: &Found,
         device: &Device,
-        quantisation: Quantisation,
+        loading: Loading,
     ) -> Result<Weight, LoadError> {
         let (path, map) = &self.files[found.stored.file];
         let bad = |reason: &str| {
@@ -240,7 +241,7 @@ impl Store {
             .get(found.bytes.clone())
             .ok_or_else(|| bad("ends after its file"))?;
         let data = to_f32(found.stored.dtype, bytes).ok_or_else(|| bad("is of a kind that is not read"))?;
-        Weight::held(spec, data, device, quantisation)?.ok_or_else(|| bad("is not as long as its shape says"))
+        Weight::held(spec, data, device, loading)?.ok_or_else(|| bad("is not as long as its shape says"))
     }
 
     fn unused<'a>(

@@ -2,8 +2,9 @@
 
 use super::LoadError;
 use super::layout::{Role, TensorSpec};
+use super::precision::Loading;
 use crate::quant::{Nf4Matrix, Nf4Tensor, Quantisation};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use std::collections::BTreeMap;
 
@@ -53,21 +54,27 @@ impl Weight {
         }
     }
 
-    /// Puts host values on `device`; `None` unless `shape` has one or two dimensions that `data` fills.
+    /// Puts host values on `device` as f32; `None` unless `shape` has one or two dimensions that `data` fills.
     #[must_use]
     pub fn from_host(shape: &[usize], data: Vec<f32>, device: &Device) -> Option<Self> {
+        Self::from_values(shape, data, device, DType::F32)
+    }
+
+    fn from_values(shape: &[usize], data: Vec<f32>, device: &Device, dtype: DType) -> Option<Self> {
         if shape.iter().product::<usize>() != data.len() {
             return None;
         }
+        let data = |shape: &[usize]| {
+            let data = TensorData::new(data, shape.to_vec());
+            if dtype == DType::F32 {
+                data
+            } else {
+                data.convert_dtype(dtype)
+            }
+        };
         match *shape {
-            [n] => Some(Self::Vector(Tensor::from_data(
-                TensorData::new(data, [n]),
-                device,
-            ))),
-            [m, n] => Some(Self::Matrix(Tensor::from_data(
-                TensorData::new(data, [m, n]),
-                device,
-            ))),
+            [n] => Some(Self::Vector(Tensor::from_data(data(&[n]), (device, dtype)))),
+            [m, n] => Some(Self::Matrix(Tensor::from_data(data(&[m, n]), (device, dtype)))),
             _ => None,
         }
     }
@@ -81,10 +88,10 @@ impl Weight {
         spec: &TensorSpec,
         data: Vec<f32>,
         device: &Device,
-        quantisation: Quantisation,
+        loading: Loading,
     ) -> Result<Option<Self>, LoadError> {
         let linear = matches!(spec.role, Role::Linear | Role::Expert);
-        match (quantisation, spec.shape.as_slice()) {
+        match (loading.quantisation, spec.shape.as_slice()) {
             (Quantisation::Nf4, [output, input]) if linear && output * input == data.len() => {
                 let matrix =
                     Nf4Matrix::quantise([*output, *input], &data).map_err(|source| LoadError::Quantise {
@@ -93,7 +100,10 @@ impl Weight {
                     })?;
                 Ok(Some(Self::Nf4(Nf4Tensor::new(matrix, device))))
             }
-            _ => Ok(Self::from_host(&spec.shape, data, device)),
+            _ => {
+                let dtype = loading.precision.dtype(spec.role);
+                Ok(Self::from_values(&spec.shape, data, device, dtype))
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use super::config::DeltaNetConfig;
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use super::pass::{Pass, State};
+use super::precision::{narrow, wide};
 use crate::lora::Lora;
 use burn::tensor::{Device, Tensor, activation};
 
@@ -75,6 +76,7 @@ impl DeltaNet {
         lora: Option<&Lora>,
         state: State<'_>,
     ) -> Tensor<2> {
+        let dtype = x.dtype();
         let Projected {
             mixed,
             z,
@@ -103,7 +105,8 @@ impl DeltaNet {
         };
         let [tokens, width] = z.dims();
         let normed = self.norm.forward(read).reshape([tokens, width]);
-        self.out.forward(normed * activation::silu(z), lora)
+        self.out
+            .forward(narrow(normed * activation::silu(z), dtype), lora)
     }
 
     fn project(&self, x: Tensor<2>, lora: Option<&Lora>) -> Projected {
@@ -116,7 +119,8 @@ impl DeltaNet {
         } = self.config;
         let tokens = x.dims()[0];
         let group = value_heads / key_heads;
-        let qkvz = self.qkvz.forward(x.clone(), lora);
+        // From here to the output's projection in f32.
+        let qkvz = wide(self.qkvz.forward(x.clone(), lora));
         let qkvz = qkvz.reshape([tokens, key_heads, 2 * key_dim + 2 * group * value_dim]);
         let part = |start, width| {
             qkvz.clone()
@@ -129,7 +133,7 @@ impl DeltaNet {
             part(key_dim, key_dim),
             part(2 * key_dim, values),
         ];
-        let ba = self.ba.forward(x, lora).reshape([tokens, key_heads, 2 * group]);
+        let ba = wide(self.ba.forward(x, lora)).reshape([tokens, key_heads, 2 * group]);
         let half = |start| ba.clone().narrow(2, start, group).reshape([tokens, value_heads]);
         let rate = self.a_log.clone().exp().neg().unsqueeze::<2>();
         let time = activation::softplus(half(group) + self.dt_bias.clone().unsqueeze::<2>(), 1.0);

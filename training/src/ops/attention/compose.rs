@@ -1,7 +1,7 @@
 //! The same from burn's own operations: padded rows, all scores at once.
 
 use super::{AttentionShape, prefix};
-use crate::model::Segment;
+use crate::model::{Segment, narrow, wide};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
 pub(super) fn attention(
@@ -22,7 +22,6 @@ pub(super) fn attention(
     let (rows, width, keys, group) = (layout.len(), grid.width, grid.keys, heads / kv_heads);
     let q = q
         .select(0, indices(grid.queries, &device))
-        .mul_scalar(1.0 / (head_dim as f64).sqrt())
         .reshape([rows, width, kv_heads, group, head_dim])
         .permute([0, 2, 3, 1, 4])
         .reshape([rows, kv_heads, group * width, head_dim]);
@@ -33,12 +32,14 @@ pub(super) fn attention(
             .swap_dims(1, 2)
     };
     let bias = bias(layout, width, keys, shape.window, &device);
-    let scores = q
-        .matmul(by_head(k).swap_dims(2, 3))
+    // Products as the activations are held; scores, scale and softmax in f32.
+    let dtype = q.dtype();
+    let scores = wide(q.matmul(by_head(k).swap_dims(2, 3)))
+        .mul_scalar(1.0 / (head_dim as f64).sqrt())
         .reshape([rows, kv_heads, group, width, keys])
         + bias;
     let weights = activation::softmax(scores.reshape([rows, kv_heads, group * width, keys]), 3);
-    weights
+    narrow(weights, dtype)
         .matmul(by_head(v))
         .reshape([rows, kv_heads, group, width, head_dim])
         .permute([0, 3, 1, 2, 4])

@@ -1,6 +1,7 @@
 //! The same from burn's own operations.
 
 use super::{AttentionShape, CachedRows};
+use crate::model::{narrow, wide};
 use burn::tensor::{Device, Tensor, TensorData, activation};
 
 pub(super) fn attend_cached(
@@ -17,16 +18,16 @@ pub(super) fn attend_cached(
         ..
     } = *shape;
     let batch = rows.starts.len();
-    let q =
-        q.mul_scalar(1.0 / (head_dim as f64).sqrt())
-            .reshape([batch, kv_heads, heads / kv_heads, head_dim]);
+    let dtype = q.dtype();
+    let q = q.reshape([batch, kv_heads, heads / kv_heads, head_dim]);
     let keys = keys.clone().narrow(2, 0, rows.filled);
-    let mut scores = q.matmul(keys.swap_dims(2, 3));
+    let scores = wide(q.matmul(keys.swap_dims(2, 3)));
+    let mut scores = scores.mul_scalar(1.0 / (head_dim as f64).sqrt());
     if let Some(bias) = bias(rows, shape.window, &scores.device()) {
         scores = scores + bias;
     }
     let values = values.clone().narrow(2, 0, rows.filled);
-    activation::softmax(scores, 3)
+    narrow(activation::softmax(scores, 3), dtype)
         .matmul(values)
         .reshape([batch, heads * head_dim])
 }

@@ -17,9 +17,9 @@ pub(super) fn lora_parts<B: Backend>(
     b: FloatTensor<B>,
     scale: f64,
 ) -> (FloatTensor<B>, FloatTensor<B>) {
-    let h = B::float_matmul(x.clone(), B::float_transpose(a));
+    let h = product::<B>(x.clone(), B::float_transpose(a));
     let adapted = scaled_product::<B>(h.clone(), B::float_transpose(b), scale);
-    (B::float_add(linear::<B>(x, weight), adapted), h)
+    (sum::<B>(linear::<B>(x, weight), adapted), h)
 }
 
 pub(super) fn linear_by_input<B: Backend>(gradient: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
@@ -33,11 +33,11 @@ pub(super) fn lora_by_input<B: Backend>(
     u: FloatTensor<B>,
     a: FloatTensor<B>,
 ) -> FloatTensor<B> {
-    B::float_add(linear_by_input::<B>(gradient, weight), B::float_matmul(u, a))
+    sum::<B>(linear_by_input::<B>(gradient, weight), product::<B>(u, a))
 }
 
 pub(super) fn scaled_product<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>, scale: f64) -> FloatTensor<B> {
-    let product = B::float_matmul(a, b);
+    let product = product::<B>(a, b);
     if scale == 1.0 {
         product
     } else {
@@ -51,6 +51,25 @@ pub(super) fn scaled_product_over_rows<B: Backend>(
     scale: f64,
 ) -> FloatTensor<B> {
     scaled_product::<B>(B::float_transpose(a), b, scale)
+}
+
+/// a·b, in f32 where one of them is: activations in bf16 with an adapter in f32.
+fn product<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
+    if a.dtype() == b.dtype() {
+        return B::float_matmul(a, b);
+    }
+    let wide = |t| B::float_cast(t, FloatDType::F32);
+    B::float_matmul(wide(a), wide(b))
+}
+
+/// a + b as `a` is held, rounded once.
+fn sum<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
+    let dtype = a.dtype();
+    if dtype == b.dtype() {
+        return B::float_add(a, b);
+    }
+    let wide = |t| B::float_cast(t, FloatDType::F32);
+    B::float_cast(B::float_add(wide(a), wide(b)), FloatDType::from(dtype))
 }
 
 /// The values of W for one product with `by`; a weight held otherwise is unpacked here, and dropped after it.

@@ -70,7 +70,7 @@ impl LinearOps for Flex {
     }
 
     fn scaled_product(a: FlexTensor, b: FlexTensor, scale: f64) -> FlexTensor {
-        if !is_f32(&a) {
+        if !(is_f32(&a) && is_f32(&b)) {
             return compose::scaled_product::<Self>(a, b, scale);
         }
         let (a, b) = (Values::of(&a), Values::of(&b));
@@ -80,7 +80,7 @@ impl LinearOps for Flex {
     }
 
     fn scaled_product_over_rows(a: FlexTensor, b: FlexTensor, scale: f64) -> FlexTensor {
-        if !is_f32(&a) {
+        if !(is_f32(&a) && is_f32(&b)) {
             return compose::scaled_product_over_rows::<Self>(a, b, scale);
         }
         let (a, b) = (Values::of(&a), Values::of(&b));
