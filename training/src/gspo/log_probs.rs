@@ -4,8 +4,9 @@
 //! It runs without autodiff on chunks of places, so that [places, vocabulary] never stands whole in memory.
 
 use crate::lora::Lora;
-use crate::model::{Decoder, Packed};
+use crate::model::{Checkpointed, Decoder, Packed};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
+use gym_protocol::tensor::TensorSet;
 use std::collections::BTreeMap;
 
 /// Places whose logits are held at once.
@@ -18,12 +19,29 @@ pub(crate) struct Sequence<'a> {
     pub(crate) completion: &'a [u32],
 }
 
+/// What a forward pass keeps for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Everything.
+    All,
+    /// The blocks' inputs; blocks are run again.
+    BlockInputs,
+}
+
 /// Log-probabilities of the completions of some sequences under one model.
 pub(crate) struct LogProbs {
     /// One row a sequence, one number a completion token.
     pub(crate) rows: Vec<Vec<f64>>,
-    /// Hidden states that predict the completion tokens, [N, H], as the model left them.
-    hidden: Tensor<2>,
+    /// Hidden states that predict the completion tokens, [N, H].
+    hidden: Hidden,
+}
+
+/// Hidden states [N, H] with what leads back from them.
+enum Hidden {
+    /// The end of an autodiff graph, or of none.
+    Graph(Tensor<2>),
+    /// At these places of a pass that kept its blocks' inputs.
+    Blocks(Checkpointed, Vec<usize>),
 }
 
 /// A forward pass over `sequences`, without filters at temperature `t`.
@@ -32,11 +50,16 @@ pub(crate) fn log_probs(
     lora: Option<&Lora>,
     sequences: &[Sequence<'_>],
     temperature: f64,
+    keep: Keep,
 ) -> LogProbs {
-    let hidden = predicting_states(decoder, lora, sequences);
+    let (packed, places) = predicting_places(sequences);
+    let hidden = match keep {
+        Keep::All => Hidden::Graph(decoder.hidden_at(&packed, lora, &places)),
+        Keep::BlockInputs => Hidden::Blocks(decoder.checkpointed(&packed, lora), places),
+    };
     let targets = targets(sequences);
     let mut flat = Vec::with_capacity(targets.len());
-    let inner = hidden.clone().inner();
+    let inner = hidden.inner(decoder);
     for (start, chunk) in chunks(&targets) {
         let states = inner.clone().narrow(0, start, chunk.len());
         let log_p = activation::log_softmax(decoder.logits(states).div_scalar(temperature), 1);
@@ -56,22 +79,38 @@ pub(crate) fn log_probs(
 }
 
 impl LogProbs {
-    /// Σ ∂L/∂(log-prob) · log-prob as a scalar whose backward pass is the model's share of the loss's. `gradient`
-    /// is shaped as `rows`.
-    pub(crate) fn surrogate(
+    /// ∂L/∂adapter under PEFT's names, where `gradient`, shaped as `rows`, is ∂L/∂(log-prob). `lora` is the tracked
+    /// adapter of the forward pass.
+    pub(crate) fn backward(
         self,
+        decoder: &Decoder,
+        lora: &Lora,
+        sequences: &[Sequence<'_>],
+        gradient: &[Vec<f64>],
+        temperature: f64,
+    ) -> TensorSet {
+        let by_hidden = self.by_hidden(decoder, sequences, gradient, temperature);
+        match self.hidden {
+            Hidden::Graph(hidden) => lora.take_gradients(&mut (hidden * by_hidden).sum().backward()),
+            Hidden::Blocks(pass, places) => pass.backward(decoder, lora, &places, by_hidden),
+        }
+    }
+
+    /// ∂L/∂hidden, [N, H]: the head's backward pass.
+    fn by_hidden(
+        &self,
         decoder: &Decoder,
         sequences: &[Sequence<'_>],
         gradient: &[Vec<f64>],
         temperature: f64,
-    ) -> Tensor<1> {
+    ) -> Tensor<2> {
         let targets = targets(sequences);
         let scale: Vec<f32> = gradient
             .iter()
             .flatten()
             .map(|g| (g / temperature) as f32)
             .collect();
-        let inner = self.hidden.clone().inner();
+        let inner = self.hidden.inner(decoder);
         let mut parts = Vec::new();
         for (start, chunk) in chunks(&targets) {
             let states = inner.clone().narrow(0, start, chunk.len());
@@ -86,13 +125,23 @@ impl LogProbs {
             );
             parts.push(decoder.logits_backward(by_logits));
         }
-        (self.hidden * Tensor::cat(parts, 0)).sum()
+        Tensor::cat(parts, 0)
     }
 }
 
-/// Hidden states at each completion token's predecessor, sequence by sequence: [N, H]. A prompt that sequences share
-/// is run once.
-fn predicting_states(decoder: &Decoder, lora: Option<&Lora>, sequences: &[Sequence<'_>]) -> Tensor<2> {
+impl Hidden {
+    /// The states without autodiff, [N, H].
+    fn inner(&self, decoder: &Decoder) -> Tensor<2> {
+        match self {
+            Self::Graph(hidden) => hidden.clone().inner(),
+            Self::Blocks(pass, places) => pass.hidden_at(decoder, places),
+        }
+    }
+}
+
+/// The sequences packed, and the place of each completion token's predecessor, sequence by sequence. A prompt that
+/// sequences share is run once.
+fn predicting_places(sequences: &[Sequence<'_>]) -> (Packed, Vec<usize>) {
     let mut packed = Packed::default();
     let mut prompts: BTreeMap<&[u32], usize> = BTreeMap::new();
     let mut places = Vec::new();
@@ -109,7 +158,7 @@ fn predicting_states(decoder: &Decoder, lora: Option<&Lora>, sequences: &[Sequen
             places.extend(packed.segments()[own].places.clone());
         }
     }
-    decoder.hidden_at(&packed, lora, &places)
+    (packed, places)
 }
 
 fn targets(sequences: &[Sequence<'_>]) -> Vec<i64> {

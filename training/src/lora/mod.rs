@@ -95,15 +95,28 @@ impl Lora {
     /// not depend on a tensor.
     #[must_use]
     pub fn take_gradients(&self, gradients: &mut Gradients) -> TensorSet {
-        let mut taken: Vec<Vec<f32>> = self
-            .leaves
-            .iter()
-            .map(|leaf| match leaf.grad_remove(gradients) {
-                Some(gradient) => values(gradient),
-                None => vec![0.0; leaf.dims().iter().product()],
-            })
-            .collect();
-        self.gather(|leaf| std::mem::take(&mut taken[leaf]))
+        let mut taken = LeafGradients::default();
+        self.collect(gradients, &mut taken);
+        self.put_together(taken)
+    }
+
+    /// Takes what gradients there are out of `gradients`: a pass over a part of the model has some leaves' alone.
+    pub(crate) fn collect(&self, gradients: &mut Gradients, taken: &mut LeafGradients) {
+        taken.0.resize(self.leaves.len(), None);
+        for (leaf, taken) in self.leaves.iter().zip(&mut taken.0) {
+            if let Some(gradient) = leaf.grad_remove(gradients) {
+                *taken = Some(values(gradient));
+            }
+        }
+    }
+
+    /// Collected gradients under PEFT's names; zeros where there were none.
+    pub(crate) fn put_together(&self, mut taken: LeafGradients) -> TensorSet {
+        taken.0.resize(self.leaves.len(), None);
+        self.gather(|leaf| {
+            let zeros = || vec![0.0; self.leaves[leaf].dims().iter().product()];
+            taken.0[leaf].take().unwrap_or_else(zeros)
+        })
     }
 
     /// Trainable values.
@@ -181,6 +194,10 @@ impl Lora {
         TensorSet(tensors.collect())
     }
 }
+
+/// Gradients of an adapter's leaves that have one.
+#[derive(Debug, Default)]
+pub(crate) struct LeafGradients(Vec<Option<Vec<f32>>>);
 
 fn values(t: Tensor<2>) -> Vec<f32> {
     Weight::Matrix(t).to_host().data

@@ -3,6 +3,7 @@
 mod assemble;
 mod attention;
 mod cache;
+mod checkpoint;
 mod config;
 mod delta_net;
 mod experts;
@@ -23,6 +24,7 @@ mod store;
 mod weights;
 
 pub use cache::KvCache;
+pub(crate) use checkpoint::Checkpointed;
 pub use config::{
     Architecture, AttentionBias, ConfigError, DeltaNetConfig, ExpertsConfig, HeadKind, LayerConfig, Mixer,
     MlpKind, ModelConfig, NormKind, Parts, RopeConfig, RopeScaling, RoutingWeights,
@@ -378,6 +380,12 @@ impl Decoder {
         narrow(by_logits, self.head.dtype()).matmul(self.head.clone())
     }
 
+    /// The blocks' first input, [N, H].
+    fn embed(&self, tokens: &[u32]) -> Tensor<2> {
+        let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
+        wide(self.embedding.clone().select(0, indices(&ids, &self.device)))
+    }
+
     fn pass(&self, packed: &Packed) -> Pass {
         let layout = packed.layout();
         let sequences = self
@@ -400,8 +408,7 @@ impl Decoder {
         mut memory: Memory<'_>,
         mut routing: Routing<'_>,
     ) -> Tensor<2> {
-        let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
-        let mut x = wide(self.embedding.clone().select(0, indices(&ids, &self.device)));
+        let mut x = self.embed(tokens);
         for (layer, block) in self.blocks.iter().enumerate() {
             x = block.forward(x, pass, lora, memory.layer(layer), routing.layer(layer));
         }

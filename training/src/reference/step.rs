@@ -7,7 +7,7 @@ use super::tensors::{Object, Tensors, json, numbers};
 use super::{ReferenceError, Set};
 use crate::adapter::Adapter;
 use crate::gspo::advantages;
-use crate::gspo::log_probs::{Sequence, log_probs};
+use crate::gspo::log_probs::{Keep, Sequence, log_probs};
 use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::trainer::Plan;
@@ -107,6 +107,7 @@ impl Base {
             lora,
             &sequences,
             run.settings.number("temperature")?,
+            Keep::All,
         )
         .rows)
     }
