@@ -1,4 +1,4 @@
-//! Advantages, loss, gradient and metrics against TRL's own (`fixtures/gspo`, `gspo_variants`).
+//! Advantages, loss, gradient and metrics against TRL's own (`fixtures/gspo`, `gspo_variants`, `accumulation`).
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
@@ -60,6 +60,23 @@ impl Batch {
             old: part("old"),
             reference,
             advantages,
+            new,
+            mask,
+        }
+    }
+
+    /// The one batch that all cases of a file share.
+    fn shared(file: &Reference, old_given: bool) -> Self {
+        let width = file.shape("new")[1];
+        let mask = file.i32("mask");
+        let part = |part: &str| unmasked(&file.f32(part), &mask, width);
+        let new = part("new");
+        let advantages = new.iter().zip(file.f32("advantages"));
+        Self {
+            width,
+            old: part(if old_given { "old" } else { "new" }),
+            reference: part("ref"),
+            advantages: advantages.map(|(row, a)| vec![f64::from(a); row.len()]).collect(),
             new,
             mask,
         }
@@ -271,6 +288,49 @@ fn micro_batches_with_shared_denominators_are_the_whole_batch() {
         assert!((metrics.kl() - whole.metrics.kl()).abs() < 1e-12);
         assert_eq!(metrics.clip_region(), whole.metrics.clip_region());
     }
+}
+
+/// Micro-batches as `gradient_accumulation_steps` makes them, their losses and gradients added up.
+#[test]
+fn accumulation_equals_trl() {
+    let file = Reference::open("accumulation/accumulation.safetensors");
+    let cases = cases("accumulation/cases.json");
+    assert_eq!(cases.len(), 58);
+    let mut worst = 0f64;
+    for case in &cases {
+        let id = case["id"].as_str().unwrap();
+        let number = |key: &str| case[key].as_u64().unwrap() as usize;
+        let batch = Batch::shared(&file, case["old_logps_given"].as_bool().unwrap());
+        let (level, loss_type) = kinds(case);
+        let config = config(case, level, loss_type);
+        let parts = number("current_gradient_accumulation_steps");
+        let updates = number("steps_per_generation") as f64 / parts as f64;
+        let factor = if loss_type == LossType::Dapo { updates } else { 1.0 };
+        let (mut start, mut value, mut gradient) = (0, 0.0, Vec::new());
+        for lengths in case["row_lengths_per_micro_batch"].as_array().unwrap() {
+            let rows = start..start + lengths.as_array().unwrap().len();
+            start = rows.end;
+            let denominators = Denominators {
+                rows: rows.len(),
+                minibatch_tokens: batch.new[rows.clone()].iter().map(Vec::len).sum(),
+                rollout_tokens: number("num_items_in_batch"),
+                max_completion_length: number("max_completion_length"),
+            };
+            let part = loss(&config, &denominators.accumulated(parts), &batch.rows(rows)).scaled(factor);
+            value += part.value;
+            gradient.extend(part.gradient);
+        }
+        near(id, value, &case["loss_sum"], 1e-7);
+        worst = worst.max((value - case["loss_sum"].as_f64().unwrap()).abs());
+        batch.assert_gradient(id, &gradient, &file.f64(&format!("{id}.grad_total_f64")), 1e-7);
+        if id.contains("grpo_onpolicy") {
+            assert!(
+                value.abs() < 1e-6 && gradient.iter().flatten().any(|g| *g != 0.0),
+                "{id}"
+            );
+        }
+    }
+    println!("58 cases, largest difference of a loss {worst:e}");
 }
 
 #[test]

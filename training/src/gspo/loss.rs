@@ -67,6 +67,20 @@ pub struct Denominators {
     pub max_completion_length: usize,
 }
 
+impl Denominators {
+    /// Those of one of `parts` equal parts of a minibatch, whose losses are averaged as TRL averages micro-batches
+    /// (`gradient_accumulation_steps`): `rows` and `minibatch_tokens` are the part's own, and the rollout batch's
+    /// tokens stay what they are.
+    #[must_use]
+    pub fn accumulated(self, parts: usize) -> Self {
+        Self {
+            rows: self.rows * parts,
+            minibatch_tokens: self.minibatch_tokens * parts,
+            ..self
+        }
+    }
+}
+
 /// Loss, gradient and metrics of some rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loss {
@@ -78,6 +92,16 @@ pub struct Loss {
     pub ratios: Vec<f64>,
     /// Sums for the logged metrics.
     pub metrics: LossMetrics,
+}
+
+impl Loss {
+    /// Value and gradient times `factor`.
+    #[must_use]
+    pub fn scaled(mut self, factor: f64) -> Self {
+        self.value *= factor;
+        self.gradient.iter_mut().flatten().for_each(|g| *g *= factor);
+        self
+    }
 }
 
 /// Sums that are added over micro-batches and divided when logged.

@@ -7,6 +7,8 @@
 mod advantage;
 pub(crate) mod log_probs;
 mod loss;
+mod mask;
 
 pub use advantage::{Advantages, advantages};
 pub use loss::{Denominators, Loss, LossConfig, LossMetrics, LossRow, loss};
+pub use mask::active;
