@@ -4,10 +4,10 @@
 use crate::files::{self, FileError};
 use crate::role::{Role, Roles};
 use crate::{api, logging, net};
+pub use gym_training::device::DeviceChoice;
 use gym_training::reward::Programs;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// Everything a node can be told.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -62,53 +62,6 @@ impl TrainingConfig {
             Programs::Allowed
         } else {
             Programs::Refused
-        }
-    }
-}
-
-/// `auto`, `cpu` or `cuda:N`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum DeviceChoice {
-    /// The first CUDA device when the program was built for CUDA and there is one, else the CPU.
-    #[default]
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// The CUDA device of this number.
-    Cuda(u32),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "cpu" => Ok(Self::Cpu),
-            other => other
-                .strip_prefix("cuda:")
-                .and_then(|n| n.parse().ok())
-                .map(Self::Cuda)
-                .ok_or_else(|| format!("{other:?} is no device: give auto, cpu, or cuda:N with N from 0")),
-        }
-    }
-}
-
-impl TryFrom<String> for DeviceChoice {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<DeviceChoice> for String {
-    fn from(device: DeviceChoice) -> Self {
-        match device {
-            DeviceChoice::Auto => "auto".to_owned(),
-            DeviceChoice::Cpu => "cpu".to_owned(),
-            DeviceChoice::Cuda(n) => format!("cuda:{n}"),
         }
     }
 }
@@ -213,7 +166,7 @@ mod tests {
     #[test]
     fn devices_parse() {
         assert_eq!("cuda:1".parse(), Ok(DeviceChoice::Cuda(1)));
-        assert!("cuda".parse::<DeviceChoice>().unwrap_err().contains("cuda:N"));
+        assert!("gpu".parse::<DeviceChoice>().unwrap_err().contains("cuda:N"));
         let error = Config::parse(Path::new("t"), "[training]\ndevice = \"gpu\"\n")
             .unwrap_err()
             .to_string();

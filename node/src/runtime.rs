@@ -71,7 +71,7 @@ pub enum StartError {
     Content(#[from] StoreError),
     /// The device cannot be had.
     #[error(transparent)]
-    Device(#[from] job::device::DeviceError),
+    Device(#[from] gym_training::device::DeviceError),
     /// The trainer thread does not start.
     #[error("the trainer thread does not start: {0}")]
     Trainer(std::io::Error),
@@ -322,11 +322,11 @@ fn api_state(parts: &Parts) -> api::State {
 
 /// Starts what runs on the network: jobs and content.
 fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, StartError> {
-    let (device, why) = job::device::resolve(parts.config.training.device)?;
-    tracing::info!("device: {why}");
+    let chosen = gym_training::device::resolve(parts.config.training.device)?;
+    tracing::info!("device: {}", chosen.why);
     let content: Arc<dyn ContentApi> = Arc::new(parts.content.clone());
     let faults = parts.config.faults.clone();
-    let (jobs, service) = job::start(parts, device, faults).map_err(StartError::Trainer)?;
+    let (jobs, service) = job::start(parts, chosen.device, faults).map_err(StartError::Trainer)?;
     tasks.spawn(service);
     Ok(Services {
         jobs: Some(jobs),

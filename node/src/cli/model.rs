@@ -1,8 +1,8 @@
 //! What `generate` and `eval` share: a model with its tokenizer and, perhaps, an adapter.
 
 use crate::config::DeviceChoice;
-use crate::job::device;
 use gym_training::adapter::Adapter;
+use gym_training::device;
 use gym_training::lora::Lora;
 use gym_training::model::Decoder;
 use gym_training::tokenizer::TextTokenizer;
@@ -30,7 +30,7 @@ pub(super) struct Model {
 
 impl ModelArgs {
     pub(super) fn load(&self) -> anyhow::Result<Model> {
-        let (device, _) = device::resolve(self.device)?;
+        let device = device::resolve(self.device)?.device;
         let decoder = Decoder::load(&self.model, &device)?;
         let tokenizer = TextTokenizer::load(&self.model)?;
         let lora = match &self.adapter {

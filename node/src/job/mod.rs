@@ -11,7 +11,6 @@
 
 mod active;
 mod commit;
-pub mod device;
 mod done;
 mod edge;
 mod events;
