@@ -46,7 +46,7 @@ fn report(name: &str, evaluation: &Evaluation) {
         "{name}: accuracy {:.3} ± {:.3}, pass@k {:.3}, {:.1} tokens, {:.3} truncated",
         evaluation.accuracy(),
         evaluation.standard_error(),
-        evaluation.pass_at_k(),
+        evaluation.pass_at(4).unwrap_or(evaluation.accuracy()),
         evaluation.mean_length(),
         evaluation.truncated()
     );

@@ -6,6 +6,7 @@ use gym_protocol::assignment::RoundRows;
 use gym_protocol::ids::{CidBytes, Hash32, Rank};
 use gym_protocol::job::spec::JobFile;
 use gym_training::data::{Question, check_disjoint, read_questions};
+use gym_training::eval::Answers;
 use gym_training::optim::Moments;
 use gym_training::sampling::RolloutKey;
 use gym_training::trainer::{Plan, StepInput, Trainer};
@@ -124,13 +125,15 @@ impl<'a> Run<'a> {
     }
 
     fn evaluate(&self, round: u64) -> Result<(), Failure> {
-        let report = self.trainer.evaluate(&self.heldout)?;
+        let report = self
+            .trainer
+            .evaluate(&self.heldout, Answers::Greedy, &mut |_| ())?;
         eprintln!(
             "after {round} rounds: accuracy {:.4} ({} of {}), length {:.1}, {:.0} s",
-            report.accuracy,
-            report.correct,
-            report.total,
-            report.mean_length,
+            report.accuracy(),
+            report.correct(),
+            report.answers.len(),
+            report.mean_length(),
             self.started.elapsed().as_secs_f64()
         );
         Ok(())

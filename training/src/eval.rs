@@ -245,14 +245,22 @@ impl Evaluation {
         (p * (1.0 - p) / self.answers.len().max(1) as f64).sqrt()
     }
 
-    /// Share of questions with at least one right completion: pass@k of k completions each.
+    /// pass@k, the chance that one of k completions is right: mean over questions of 1 − C(n − c, k)/C(n, k) for c
+    /// right ones of n, which is unbiased (Chen et al. 2021). `None` where a question has fewer than k completions.
     #[must_use]
-    pub fn pass_at_k(&self) -> f64 {
-        mean(
-            self.answers
-                .iter()
-                .map(|group| f64::from(u8::from(group.iter().any(|a| a.right)))),
-        )
+    pub fn pass_at(&self, k: u32) -> Option<f64> {
+        let one = |group: &Vec<Answer>| {
+            let right = group.iter().filter(|a| a.right).count();
+            pass_at(group.len(), right, k as usize)
+        };
+        let each: Option<Vec<f64>> = self.answers.iter().map(one).collect();
+        each.map(|each| mean(each.into_iter()))
+    }
+
+    /// Right completions.
+    #[must_use]
+    pub fn correct(&self) -> usize {
+        self.all().filter(|a| a.right).count()
     }
 
     /// Mean reward of the completions that have one.
@@ -279,6 +287,23 @@ impl Evaluation {
     fn all(&self) -> impl Iterator<Item = &Answer> {
         self.answers.iter().flatten()
     }
+}
+
+/// The k for which pass@k of `samples` completions is shown: 1, 2, 4, … and all.
+pub fn ks(samples: u32) -> impl Iterator<Item = u32> {
+    let powers = (0..32).map(|e| 1u32 << e).take_while(move |k| *k < samples);
+    powers.chain([samples.max(1)])
+}
+
+/// 1 − C(n − c, k)/C(n, k) = 1 − Π_{i = n−c+1..n} (1 − k/i).
+fn pass_at(n: usize, c: usize, k: usize) -> Option<f64> {
+    if k == 0 || k > n {
+        return None;
+    }
+    let none_right: f64 = (n - c + 1..=n)
+        .map(|i| 1.0 - k.min(i) as f64 / i as f64)
+        .product();
+    Some(1.0 - none_right)
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -313,9 +338,28 @@ mod tests {
                 vec![answer(false), answer(false)],
             ],
         };
-        assert_eq!((evaluation.accuracy(), evaluation.pass_at_k()), (0.25, 0.5));
+        assert_eq!((evaluation.accuracy(), evaluation.correct()), (0.25, 1));
+        assert_eq!(
+            (evaluation.pass_at(1), evaluation.pass_at(2)),
+            (Some(0.25), Some(0.5))
+        );
+        assert_eq!((evaluation.pass_at(3), evaluation.pass_at(0)), (None, None));
         assert!((evaluation.standard_error() - (0.25_f64 * 0.75 / 2.0).sqrt()).abs() < 1e-12);
         assert_eq!((evaluation.mean_reward(), evaluation.truncated()), (0.25, 0.0));
+    }
+
+    /// Against the count of all subsets, and (the point of the formula) as the mean over them.
+    #[test]
+    fn pass_at_k_counts_subsets() {
+        for n in 1..8u32 {
+            for (c, k) in (0..=n).flat_map(|c| (1..=n).map(move |k| (c, k))) {
+                let subsets = (0..1u32 << n).filter(|s| s.count_ones() == k);
+                let hits = subsets.clone().filter(|s| s & ((1 << c) - 1) != 0).count();
+                let want = hits as f64 / subsets.count() as f64;
+                let got = pass_at(n as usize, c as usize, k as usize).unwrap();
+                assert!((got - want).abs() < 1e-12, "{n} {c} {k}: {got} {want}");
+            }
+        }
     }
 
     /// A model that has learnt nothing still answers; answers come in the questions' order whatever the batches.

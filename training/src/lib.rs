@@ -2,11 +2,13 @@
 
 pub mod adapter;
 pub mod data;
+pub mod device;
 pub mod eval;
 pub mod generate;
 pub mod gspo;
 pub mod inspect;
 pub mod lora;
+pub mod memory;
 pub mod merge;
 pub mod metrics;
 pub mod model;
@@ -18,10 +20,9 @@ pub mod quant;
 pub mod reference;
 pub mod reward;
 pub mod sampling;
+pub mod tensorboard;
 pub mod threads;
 pub mod tokenizer;
 pub mod trainer;
 
 pub use burn::tensor::Device;
-#[cfg(feature = "cuda")]
-pub use burn::tensor::DeviceType;

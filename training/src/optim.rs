@@ -1,6 +1,6 @@
 //! AdamW (Loshchilov and Hutter 2019) with clipping by the global norm, in scalar f32 over flat vectors.
 
-use gym_protocol::job::spec::GspoSpec;
+use gym_protocol::job::spec::{GspoSpec, LrScheduler};
 
 /// Hyperparameters of AdamW.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,12 +164,44 @@ pub fn global_norm(gradients: &[f32]) -> f64 {
         .sqrt()
 }
 
-/// The learning rate of update `update` (from 0): linear warm-up over `warmup` updates, constant after it.
-#[must_use]
-pub fn warmed_up(rate: f64, update: u64, warmup: u32) -> f64 {
-    if update < u64::from(warmup) {
-        rate * (update + 1) as f64 / f64::from(warmup)
-    } else {
-        rate
+/// How the learning rate moves: a linear warm-up, then what the scheduler says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Schedule {
+    /// The rate after the warm-up, η.
+    pub rate: f64,
+    /// What it does then.
+    pub scheduler: LrScheduler,
+    /// Updates of the warm-up.
+    pub warmup: u32,
+    /// Updates of the whole job; needed by a rate that falls.
+    pub total: Option<u64>,
+}
+
+impl Schedule {
+    /// The rate of an update, both counts from 0: `own` since the optimizer's moments were zero, `job` since the job
+    /// began. A joiner warms up anew, and falls with the others.
+    ///
+    /// Warm-up: η(own + 1)/warmup. After it, with p = (job − warmup)/(total − warmup) in 0..1: η, η(1 − p) or
+    /// η(1 + cos πp)/2. Without `total` the rate stays.
+    #[must_use]
+    pub fn at(&self, own: u64, job: u64) -> f64 {
+        let warmup = u64::from(self.warmup);
+        let rise = if own < warmup {
+            (own + 1) as f64 / warmup as f64
+        } else {
+            1.0
+        };
+        self.rate * rise * self.fall(job.saturating_sub(warmup))
+    }
+
+    fn fall(&self, after_warmup: u64) -> f64 {
+        let Some(total) = self.total else { return 1.0 };
+        let falling = total.saturating_sub(u64::from(self.warmup)).max(1);
+        let p = (after_warmup as f64 / falling as f64).min(1.0);
+        match self.scheduler {
+            LrScheduler::ConstantWithWarmup => 1.0,
+            LrScheduler::Linear => 1.0 - p,
+            LrScheduler::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * p).cos()),
+        }
     }
 }

@@ -5,11 +5,11 @@ mod common;
 
 use burn::tensor::Device;
 use common::fixture;
-use gym_protocol::job::spec::LoraSpec;
+use gym_protocol::job::spec::{LoraSpec, LrScheduler};
 use gym_training::adapter::Adapter;
 use gym_training::lora::{Lora, LoraError};
 use gym_training::model::{Decoder, ModelConfig};
-use gym_training::optim::{AdamW, AdamWConfig, UpdateError, warmed_up};
+use gym_training::optim::{AdamW, AdamWConfig, Schedule, UpdateError};
 use serde_json::{Value, json};
 
 fn config_with(key: &str, value: Value) -> Result<ModelConfig, String> {
@@ -198,9 +198,52 @@ fn adamw_by_hand() {
     assert_eq!(before, (parameters, optimizer));
 }
 
+fn rates(schedule: &Schedule, updates: std::ops::Range<u64>) -> Vec<f64> {
+    updates.map(|update| schedule.at(update, update)).collect()
+}
+
 #[test]
-fn the_rate_warms_up_and_stays() {
-    let rates: Vec<f64> = (0..6).map(|update| warmed_up(1.0, update, 4)).collect();
-    assert_eq!(rates, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]);
-    assert_eq!(warmed_up(1.0, 0, 0), 1.0);
+fn the_rate_warms_up_and_stays_or_falls() {
+    let constant = Schedule {
+        rate: 1.0,
+        scheduler: LrScheduler::ConstantWithWarmup,
+        warmup: 4,
+        total: Some(8),
+    };
+    assert_eq!(rates(&constant, 0..6), [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]);
+    assert_eq!(
+        Schedule {
+            warmup: 0,
+            ..constant
+        }
+        .at(0, 0),
+        1.0
+    );
+    let linear = Schedule {
+        scheduler: LrScheduler::Linear,
+        ..constant
+    };
+    assert_eq!(
+        rates(&linear, 0..10),
+        [0.25, 0.5, 0.75, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    );
+    let cosine = Schedule {
+        scheduler: LrScheduler::Cosine,
+        ..constant
+    };
+    let root = 0.5f64.sqrt();
+    let want = [1.0, 1.0, (1.0 + root) / 2.0, 0.5, (1.0 - root) / 2.0, 0.0];
+    for (got, want) in rates(&cosine, 3..9).iter().zip(want) {
+        assert!((got - want).abs() < 1e-12, "{got} {want}");
+    }
+    // Whoever joins at the sixth update warms up, and falls with the rest.
+    assert_eq!(linear.at(0, 6), 0.25 * 0.5);
+    assert_eq!(
+        Schedule {
+            total: None,
+            ..linear
+        }
+        .at(99, 99),
+        1.0
+    );
 }

@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 use burn::tensor::Device;
-use gym_protocol::job::spec::{GspoSpec, JobFile};
+use gym_protocol::job::spec::{GspoSpec, JobFile, LrScheduler, RewardSpec};
 use gym_training::data::Question;
+use gym_training::eval::Answers;
 use gym_training::generate::{Draw, Finish, GenerateConfig, Request, generate};
+use gym_training::memory::Place;
 use gym_training::model::{
     Architecture, Decoder, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig, Weight,
 };
 use gym_training::pretrain::write_tokenizer;
+use gym_training::reward::Programs;
 use gym_training::sampling::{Filters, RolloutKey};
 use gym_training::tokenizer::TextTokenizer;
 use gym_training::trainer::{Outcome, Plan, Quantisation, StepError, StepInput, Trainer};
@@ -273,6 +276,231 @@ fn bad_numbers_are_skipped_counted_and_then_stop_the_worker() {
     ));
 }
 
+/// A step that does not fit is cut up: the same completions, and the same gradient but for rounding.
+#[test]
+fn a_batch_that_does_not_fit_is_split() {
+    let bench = Bench::new(|plan| plan.gspo.beta = 0.05);
+    let key = RolloutKey::offline(1);
+    let input = StepInput {
+        rows: &[0, 3, 9, 11],
+        key: &key,
+        step: 0,
+    };
+    let step = |trainer: &mut Trainer| {
+        (
+            trainer.step(&input).unwrap().rollouts,
+            trainer.moments().m.clone(),
+        )
+    };
+    let mut wide = bench.trainer();
+    let fit = wide.fit(Place::Cpu, u64::MAX).unwrap();
+    let want = step(&mut wide);
+    let mut narrow = bench.trainer();
+    let mut budget = fit.estimate.peak;
+    while let Ok(fit) = narrow.fit(Place::Cpu, budget) {
+        budget = fit.estimate.peak - 1;
+    }
+    assert!(budget < fit.estimate.peak - 10_000);
+    let error = narrow.fit(Place::Cpu, budget).unwrap_err();
+    assert!(error.to_string().contains("one sequence at a time"), "{error}");
+    let got = step(&mut narrow);
+    for (a, b) in want.0.iter().zip(&got.0) {
+        assert_eq!((a.row, a.sample, &a.tokens), (b.row, b.sample, &b.tokens));
+    }
+    let size = want.1.iter().map(|m| m.abs()).fold(0.0, f32::max);
+    let apart = want
+        .1
+        .iter()
+        .zip(&got.1)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(apart < 1e-4 * size, "{apart} of {size}");
+}
+
+/// Whatever was remembered of the old adapter (a prompt's keys and values, say) is not used with the new one.
+#[test]
+fn weights_swapped_after_a_synchronisation_are_the_weights_used() {
+    let bench = Bench::new(|_| ());
+    let mut trainer = bench.trainer();
+    let key = RolloutKey::offline(1);
+    let input = |step| StepInput {
+        rows: &[0, 3, 9, 11],
+        key: &key,
+        step,
+    };
+    let before = trainer.step(&input(0)).unwrap().rollouts;
+    let answers = trainer
+        .evaluate(&questions(), Answers::Greedy, &mut |_| ())
+        .unwrap();
+    let synchronised: Vec<f32> = trainer.flat_adapter().iter().map(|v| v * -3.0 + 0.02).collect();
+    trainer.set_flat_adapter(&synchronised).unwrap();
+    let mut fresh = bench.trainer();
+    fresh.set_flat_adapter(&synchronised).unwrap();
+    let judged = trainer
+        .evaluate(&questions(), Answers::Greedy, &mut |_| ())
+        .unwrap();
+    let after = trainer.step(&input(0)).unwrap().rollouts;
+    assert_eq!(
+        judged,
+        fresh
+            .evaluate(&questions(), Answers::Greedy, &mut |_| ())
+            .unwrap()
+    );
+    assert_eq!(after, fresh.step(&input(0)).unwrap().rollouts);
+    assert_ne!(before, after, "the swap must show");
+    assert_ne!(answers, judged, "the swap must show");
+}
+
+/// Questions whose reference answer cannot be compared with: their samples train nothing and are counted.
+#[test]
+fn a_reward_that_cannot_be_had_costs_its_own_samples() {
+    let numeric = r#"[{"name":"numeric"},{"name":"format","pattern":"^[0-4]"}]"#;
+    for beta in [0.0, 0.1] {
+        let bench = Bench::new(|plan| {
+            plan.rewards = serde_json::from_str(numeric).unwrap();
+            plan.gspo.beta = beta;
+        });
+        let mut asked = questions();
+        for row in [0, 3] {
+            asked[row].answer = "none".into();
+        }
+        let trainer = || {
+            Trainer::new(
+                bench.plan.clone(),
+                bench.dir.path(),
+                &Device::flex(),
+                asked.clone(),
+            )
+            .unwrap()
+        };
+        let key = RolloutKey::offline(1);
+        let step = |trainer: &mut Trainer, rows: &[u64]| {
+            let input = StepInput {
+                rows,
+                key: &key,
+                step: 0,
+            };
+            trainer.step(&input).unwrap()
+        };
+        let mut lost = trainer();
+        let start = lost.flat_adapter().to_vec();
+        let report = step(&mut lost, &[0, 3]);
+        assert_eq!(report.outcome, Outcome::Updated);
+        assert_eq!(
+            report.metrics["rewards/unscored/the reference answer holds no number"],
+            16.0
+        );
+        assert_eq!((report.metrics["loss"], report.metrics["grad_norm"]), (0.0, 0.0));
+        assert_eq!(
+            lost.flat_adapter(),
+            start,
+            "nothing is learnt from what could not be judged"
+        );
+
+        let mut mixed = trainer();
+        let report = step(&mut mixed, &[0, 1]);
+        assert!(report.rollouts[..8].iter().all(|r| r.reward.is_none()));
+        assert!(report.advantages[..8].iter().all(|a| *a == 0.0));
+        let known: Vec<f64> = report.rollouts[8..].iter().map(|r| r.reward.unwrap()).collect();
+        let mean = known.iter().sum::<f64>() / 8.0;
+        assert!((report.metrics["reward"] - mean).abs() < 1e-12);
+        let mut alone = trainer();
+        step(&mut alone, &[1]);
+        // Half the rows count in the mean over rows: half the gradient, which AdamW's first step does not see.
+        let apart = mixed
+            .moments()
+            .m
+            .iter()
+            .zip(&alone.moments().m)
+            .map(|(a, b)| (2.0 * a - b).abs());
+        let clipped = report.metrics["grad_norm"] > 1.0;
+        assert!(
+            clipped || apart.fold(0.0, f32::max) < 1e-5,
+            "{}",
+            report.metrics["grad_norm"]
+        );
+    }
+}
+
+/// A reward program that fails, hangs or says nothing for some completions: those leave their group, counted by reason.
+#[test]
+#[cfg(unix)]
+fn a_reward_program_that_breaks_costs_its_own_samples() {
+    let script = r#"while read -r line; do case "$line" in
+        *'"completion":"0'*) exit 3;; *'"completion":"1'*) sleep 60;; *'"completion":"2'*) exit 0;;
+        *'"completion":"'[3-6]*) echo 1;; *) echo 0;; esac; done"#;
+    let bench = Bench::new(|plan| {
+        plan.programs = Programs::Allowed;
+        plan.rewards = vec![RewardSpec {
+            program: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
+            sample_timeout_ms: Some(400),
+            batch_timeout_ms: Some(30_000),
+            ..RewardSpec::named("command")
+        }];
+    });
+    let mut trainer = bench.trainer();
+    let key = RolloutKey::offline(1);
+    let input = StepInput {
+        rows: &[0, 3, 9, 11],
+        key: &key,
+        step: 0,
+    };
+    let report = trainer.step(&input).unwrap();
+    assert_eq!(report.outcome, Outcome::Updated);
+    let breaks = |text: &str| text.starts_with(['0', '1', '2']);
+    let reasons = report
+        .metrics
+        .iter()
+        .filter(|(name, _)| name.starts_with("rewards/unscored/"));
+    let counted: f64 = reasons.map(|(_, count)| count).sum();
+    let broken = report.rollouts.iter().filter(|r| breaks(&r.text)).count();
+    println!("{broken} of 32 broken");
+    assert!(broken > 0 && counted == broken as f64, "{broken} {counted}");
+    for (group, advantages) in report.rollouts.chunks(8).zip(report.advantages.chunks(8)) {
+        let known: Vec<f64> = group.iter().filter_map(|r| r.reward).collect();
+        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        for (rollout, advantage) in group.iter().zip(advantages) {
+            assert_eq!(
+                rollout.reward.is_none(),
+                breaks(&rollout.text),
+                "{:?}",
+                rollout.text
+            );
+            let side = rollout.reward.map_or(0.0, |r| r - mean);
+            assert!(side * advantage >= 0.0 && (side != 0.0 || *advantage == 0.0));
+        }
+    }
+}
+
+#[test]
+fn a_falling_rate_needs_an_end_and_a_group_a_second_member() {
+    let bench = Bench::new(|plan| {
+        plan.gspo.lr_scheduler = LrScheduler::Linear;
+        plan.total_updates = None;
+    });
+    let start = |plan: Plan| Trainer::new(plan, bench.dir.path(), &Device::flex(), questions());
+    let error = start(bench.plan.clone()).unwrap_err();
+    assert!(error.to_string().contains("schedule.rounds"), "{error}");
+    let mut plan = bench.plan.clone();
+    plan.total_updates = Some(4);
+    let mut trainer = start(plan.clone()).unwrap();
+    let key = RolloutKey::offline(1);
+    let rates: Vec<f64> = (0..5)
+        .map(|step| {
+            let input = StepInput {
+                rows: &[0, 1],
+                key: &key,
+                step,
+            };
+            trainer.step(&input).unwrap().metrics["learning_rate"]
+        })
+        .collect();
+    assert_eq!(rates, [2e-2, 1.5e-2, 1e-2, 5e-3, 0.0]);
+    plan.gspo.group_size = 1;
+    let error = start(plan).unwrap_err();
+    assert!(error.to_string().contains("group_size is 1"), "{error}");
+}
+
 #[test]
 fn a_job_that_cannot_run_here_is_refused() {
     let bench = Bench::new(|plan| plan.rollout.max_prompt_length = 3);
@@ -285,14 +513,18 @@ fn evaluation_counts_what_the_reward_calls_right() {
     let bench = Bench::new(|_| ());
     let mut trainer = bench.trainer();
     run(&mut trainer, 1, 0, 20);
-    let report = trainer.evaluate(&questions()).unwrap();
+    let mut seen = 0;
+    let report = trainer
+        .evaluate(&questions(), Answers::Greedy, &mut |done| seen = done)
+        .unwrap();
     let starts = report
         .answers
         .iter()
+        .flatten()
         .filter(|a| a.text.starts_with(['0', '1', '2', '3', '4']))
         .count();
-    assert_eq!((report.total, report.correct), (12, starts));
-    assert!(report.accuracy > 0.8, "{report:?}");
+    assert_eq!((report.answers.len(), report.correct(), seen), (12, starts, 12));
+    assert!(report.accuracy() > 0.8, "{report:?}");
 }
 
 #[test]

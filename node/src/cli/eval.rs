@@ -9,6 +9,7 @@ use gym_training::eval::{Answers, EvalConfig, Evaluation, Judge, evaluate};
 use gym_training::reward::Rewards;
 use gym_training::sampling::Filters;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[derive(Debug, clap::Args)]
@@ -87,20 +88,32 @@ fn show(context: &Context, evaluation: &Evaluation, samples: u32) {
         "samples": samples,
         "accuracy": evaluation.accuracy(),
         "standard_error": evaluation.standard_error(),
-        "pass_at_k": evaluation.pass_at_k(),
+        "pass_at": passes(evaluation, samples),
         "mean_reward": evaluation.mean_reward(),
         "mean_length": evaluation.mean_length(),
         "truncated": evaluation.truncated(),
     });
     context.output.show(&value, |_| {
+        let passes = passes(evaluation, samples);
+        let passes: Vec<String> = passes
+            .iter()
+            .map(|(k, share)| format!("pass@{k:<8} {:.1} %", share * 100.0))
+            .collect();
         format!(
-            "accuracy     {:.1} % ± {:.1} over {} questions\npass@{samples}       {:.1} %\nmean length  {:.1} tokens, {:.1} % cut off",
+            "accuracy      {:.1} % ± {:.1} over {} questions\n{}\nmean length   {:.1} tokens, {:.1} % cut off",
             evaluation.accuracy() * 100.0,
             evaluation.standard_error() * 100.0,
             evaluation.answers.len(),
-            evaluation.pass_at_k() * 100.0,
+            passes.join("\n"),
             evaluation.mean_length(),
             evaluation.truncated() * 100.0,
         )
     });
+}
+
+/// pass@k for 1, 2, 4, … and all completions of a question.
+fn passes(evaluation: &Evaluation, samples: u32) -> BTreeMap<u32, f64> {
+    gym_training::eval::ks(samples)
+        .filter_map(|k| Some((k, evaluation.pass_at(k)?)))
+        .collect()
 }

@@ -6,7 +6,7 @@ use crate::content::{Content, Pin};
 use crate::role::Role;
 use gym_protocol::cbor;
 use gym_protocol::ids::{CidBytes, PeerBytes};
-use gym_protocol::job::spec::{JobFile, Resolved};
+use gym_protocol::job::spec::{JobFile, LrScheduler, Resolved};
 use gym_protocol::message::{Body, JobBody};
 use gym_training::reward::{Programs, Rewards};
 use std::path::{Path, PathBuf};
@@ -85,6 +85,12 @@ async fn prepare(
 ) -> Result<JobBody, String> {
     let file = JobFile::parse(file).map_err(|e| e.to_string())?;
     Rewards::with_programs(&file.rewards, programs).map_err(|e| format!("job file: {e}"))?;
+    if file.gspo.lr_scheduler != LrScheduler::ConstantWithWarmup && file.schedule.rounds.is_none() {
+        return Err(
+            "job file: gspo.lr_scheduler falls to the job's end, which schedule.epochs does not tell; give schedule.rounds"
+                .into(),
+        );
+    }
     let rows = check_locally(&file, base).await?;
     let resolved = Resolved {
         base: locate(content, "model", &file.model, base).await?,

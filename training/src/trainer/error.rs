@@ -26,6 +26,14 @@ pub enum TrainerError {
     /// A training question.
     #[error(transparent)]
     Question(#[from] StepError),
+    /// A falling learning rate with no end to fall to.
+    #[error(
+        "gspo.lr_scheduler falls to the job's end, which schedule.epochs does not tell; give schedule.rounds"
+    )]
+    Horizon,
+    /// A group that cannot be compared.
+    #[error("gspo.group_size is {0}; it must be at least 2: one completion has nothing to be compared with")]
+    GroupSize(u32),
     /// The tokenizer makes ids that the model does not know.
     #[error("the tokenizer has {tokenizer} ids and the model {model}; they are not one model's files")]
     Vocabulary {

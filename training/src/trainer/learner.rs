@@ -3,7 +3,7 @@
 use super::{Limits, Plan, StepError};
 use crate::lora::{Lora, LoraError};
 use crate::model::Decoder;
-use crate::optim::{AdamW, AdamWConfig, Moments};
+use crate::optim::{AdamW, AdamWConfig, Moments, Schedule};
 use gym_protocol::job::spec::{GspoSpec, LoraSpec};
 use gym_protocol::tensor::{LayoutError, TensorSet};
 
@@ -18,6 +18,9 @@ pub(super) struct Learner {
     /// The adapter's values in name order.
     pub(super) flat: Vec<f32>,
     pub(super) optimizer: AdamW,
+    schedule: Schedule,
+    /// Updates the job had taken when this optimizer's moments were zero.
+    ahead: u64,
     lora: LoraSpec,
     /// The adapter's names and shapes.
     layout: TensorSet,
@@ -36,9 +39,27 @@ impl Learner {
             limits: Limits::default(),
             optimizer: AdamW::new(AdamWConfig::from(&plan.gspo), flat.len()),
             flat,
+            schedule: Schedule {
+                rate: plan.gspo.learning_rate,
+                scheduler: plan.gspo.lr_scheduler,
+                warmup: plan.gspo.warmup_steps,
+                total: plan.total_updates,
+            },
+            ahead: 0,
             lora: plan.lora.clone(),
             layout,
         })
+    }
+
+    /// The next update's learning rate.
+    pub(super) fn learning_rate(&self) -> f64 {
+        let own = self.optimizer.moments().updates;
+        self.schedule.at(own, own.saturating_add(self.ahead))
+    }
+
+    /// The job has taken `updates` before the next one.
+    pub(super) fn set_job_updates(&mut self, updates: u64) {
+        self.ahead = updates.saturating_sub(self.optimizer.moments().updates);
     }
 
     pub(super) fn adapter(&self) -> TensorSet {

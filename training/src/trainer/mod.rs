@@ -14,18 +14,19 @@ mod step;
 mod update;
 
 pub use error::{StepError, TrainerError};
-pub use evaluate::{Answer, EvalReport};
 pub use metrics::{Metrics, StepTime};
 pub use plan::{Plan, Quantisation};
 pub use rollout::Rollout;
 pub use step::{Outcome, StepInput, StepReport};
 
 use crate::data::Question;
+use crate::memory::{DoesNotFit, Fit, Place, Requirements};
 use crate::model::Decoder;
 use crate::optim::Moments;
 use crate::reward::Rewards;
 use crate::tokenizer::TextTokenizer;
 use burn::tensor::Device;
+use gym_protocol::job::spec::LrScheduler;
 use gym_protocol::tensor::{LayoutError, TensorSet};
 use learner::Learner;
 use std::collections::BTreeMap;
@@ -36,7 +37,7 @@ use std::path::Path;
 pub struct Limits {
     /// Completions generated together.
     pub rollout_rows: usize,
-    /// Places, padding included, of one forward and backward pass.
+    /// Tokens of one forward and backward pass; a shared prompt counts once.
     pub micro_batch_tokens: usize,
 }
 
@@ -80,6 +81,12 @@ impl Trainer {
         device: &Device,
         train: Vec<Question>,
     ) -> Result<Self, TrainerError> {
+        if plan.gspo.lr_scheduler != LrScheduler::ConstantWithWarmup && plan.total_updates.is_none() {
+            return Err(TrainerError::Horizon);
+        }
+        if plan.gspo.group_size < 2 {
+            return Err(TrainerError::GroupSize(plan.gspo.group_size));
+        }
         let decoder = Decoder::load_as(model_dir, device, plan.quantisation)?;
         let tokenizer = TextTokenizer::load(model_dir)?;
         let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
@@ -110,6 +117,21 @@ impl Trainer {
         self.learner.limits = limits;
     }
 
+    /// Sets limits under which a step stays within `available` bytes: what does not fit at once is cut into smaller
+    /// batches, and blocks are run again in the backward pass where that is not enough.
+    ///
+    /// # Errors
+    /// When not even one sequence at a time fits; the limits are then as before.
+    pub fn fit(&mut self, place: Place, available: u64) -> Result<Fit, DoesNotFit> {
+        let longest = self.questions.values().map(|q| q.tokens.len()).max().unwrap_or(0);
+        let config = self.learner.decoder.config();
+        let fit =
+            Requirements::new(config, &self.plan, place, longest as u64).fit(Limits::default(), available)?;
+        self.learner.limits = fit.limits;
+        self.learner.spec.gradient_checkpointing = fit.checkpointing;
+        Ok(fit)
+    }
+
     /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Plan {
@@ -128,10 +150,22 @@ impl Trainer {
         &self.tokenizer
     }
 
+    /// The job's reward functions.
+    #[must_use]
+    pub fn rewards(&self) -> &Rewards {
+        &self.rewards
+    }
+
     /// Training questions.
     #[must_use]
     pub fn questions(&self) -> usize {
         self.questions.len()
+    }
+
+    /// A training question's prompt as text.
+    #[must_use]
+    pub fn prompt(&self, row: u64) -> Option<&str> {
+        Some(self.questions.get(&row)?.text.as_str())
     }
 
     /// The adapter under PEFT's names.
@@ -179,6 +213,12 @@ impl Trainer {
     /// Zeroes the optimizer's state, as a joiner starts.
     pub fn reset_moments(&mut self) {
         self.learner.reset_moments();
+    }
+
+    /// Says how many updates the job has taken before the next one, where they are not this optimizer's own: a falling
+    /// learning rate goes by them.
+    pub fn set_job_updates(&mut self, updates: u64) {
+        self.learner.set_job_updates(updates);
     }
 
     fn question(&self, row: u64) -> Result<&Prepared, StepError> {

@@ -21,6 +21,9 @@ pub struct Plan {
     pub lora: LoraSpec,
     /// Sampling.
     pub rollout: RolloutSpec,
+    /// Optimizer updates of the whole job, which a falling learning rate needs; `None` where epochs are given, whose
+    /// updates depend on how many train.
+    pub total_updates: Option<u64>,
 }
 
 macro_rules! plan_from {
@@ -39,6 +42,10 @@ macro_rules! plan_from {
                     gspo: job.gspo.clone(),
                     lora: job.lora.clone(),
                     rollout: job.rollout.clone(),
+                    total_updates: job.schedule.rounds.map(|rounds| {
+                        let steps = rounds.saturating_mul(job.schedule.aggregate_interval.into());
+                        steps.saturating_mul(job.gspo.updates_per_step())
+                    }),
                 }
             }
         }

@@ -48,28 +48,36 @@ impl Trainer {
     }
 
     #[tracing::instrument(level = "debug", name = "rollout", skip_all)]
-    pub(super) fn roll_out(&self, lora: &Lora, input: &StepInput<'_>) -> Result<Drawn<'_>, StepError> {
+    pub(super) fn roll_out<'a>(&'a self, lora: &Lora, input: &StepInput<'_>) -> Result<Drawn<'a>, StepError> {
         let group = self.plan.gspo.group_size;
         let questions: Vec<&Prepared> = input
             .rows
             .iter()
             .map(|row| self.question(*row))
             .collect::<Result<_, _>>()?;
-        let requests: Vec<Request<'_>> = questions
-            .iter()
-            .map(|q| Request {
+        let samples: Vec<u32> = (0..group).collect();
+        // A group that does not fit at once is drawn in parts.
+        let part = (group as usize).min(self.learner.limits.rollout_rows.max(1));
+        let noise = |row: u64, sample: &u32| Draw::Noise(input.key.noise(input.step, row, *sample));
+        let parts = |q: &'a Prepared| {
+            samples.chunks(part).map(move |samples| Request {
                 prompt: &q.tokens,
-                draws: (0..group)
-                    .map(|sample| Draw::Noise(input.key.noise(input.step, q.question.row, sample)))
-                    .collect(),
+                draws: samples.iter().map(|s| noise(q.question.row, s)).collect(),
             })
-            .collect();
-        let completions = generate(
+        };
+        let requests: Vec<Request<'_>> = questions.iter().flat_map(|q| parts(q)).collect();
+        let mut drawn = generate(
             &self.learner.decoder,
             Some(lora),
             &requests,
             &self.generate_config(),
-        )?;
+        )?
+        .into_iter()
+        .flatten();
+        let completions = questions
+            .iter()
+            .map(|_| drawn.by_ref().take(samples.len()).collect())
+            .collect();
         Ok(Drawn {
             questions,
             completions,

@@ -4,7 +4,8 @@ use super::metrics::{self, Metrics, StepTime};
 use super::update::{Role, TrainRow, Updates};
 use super::{Rollout, StepError, Trainer};
 use crate::generate::GenerateError;
-use crate::gspo::advantages;
+use crate::gspo::{active, advantages};
+use crate::reward::Scored;
 use crate::sampling::{RolloutKey, derive_key};
 use std::time::Instant;
 
@@ -26,6 +27,10 @@ pub struct StepReport {
     pub metrics: Metrics,
     /// The completions, groups in a row.
     pub rollouts: Vec<Rollout>,
+    /// Their judgement by function, in the same order.
+    pub scores: Vec<Scored>,
+    /// Their advantages.
+    pub advantages: Vec<f64>,
     /// Completion tokens drawn.
     pub tokens: usize,
     /// Whether the adapter moved.
@@ -56,42 +61,37 @@ impl Trainer {
     /// # Errors
     /// A row that does not exist; text that cannot be decoded; `max_bad_steps` skipped steps in a row.
     pub fn step(&mut self, input: &StepInput<'_>) -> Result<StepReport, StepError> {
-        let mut time = StepTime::default();
+        let mut report = StepReport::new();
         let lora = self.learner.lora()?;
         let started = Instant::now();
         let drawn = match self.roll_out(&lora, input) {
-            Err(StepError::Generate(GenerateError::NonFinite { .. })) => {
-                return self.skip("logits", Metrics::new(), Vec::new(), time);
-            }
+            Err(StepError::Generate(GenerateError::NonFinite { .. })) => return self.skip("logits", report),
             drawn => drawn?,
         };
-        time.rollout = started.elapsed();
+        report.time.rollout = started.elapsed();
         let started = Instant::now();
         let rollouts = self.judge(&drawn)?;
         drop(drawn);
-        time.reward = started.elapsed();
+        report.time.reward = started.elapsed();
         let rewards: Vec<Option<f64>> = rollouts.all.iter().map(|r| r.reward).collect();
         let spec = &self.plan.gspo;
         let advantages = advantages(&rewards, spec.group_size as usize, spec.scale_rewards);
-        let mut metrics = Metrics::new();
-        metrics::of_rollouts(&mut metrics, &rollouts, &self.rewards, &advantages);
+        metrics::of_rollouts(&mut report.metrics, &rollouts, &self.rewards, &advantages);
+        report.tokens = rollouts.all.iter().map(|r| r.tokens.len()).sum();
+        report.rollouts = rollouts.all;
+        report.scores = rollouts.scores;
+        report.advantages = advantages.values;
         let started = Instant::now();
-        let outcome = self.learn(&rollouts.all, &advantages.values, input);
-        time.train = started.elapsed();
-        metrics::of_time(&mut metrics, &time);
+        let outcome = self.learn(&report.rollouts, &report.advantages, input);
+        report.time.train = started.elapsed();
+        metrics::of_time(&mut report.metrics, &report.time);
         match outcome {
             Ok(updates) => {
                 self.bad_steps = 0;
-                metrics::of_updates(&mut metrics, &updates, self.plan.gspo.beta);
-                Ok(StepReport {
-                    tokens: rollouts.all.iter().map(|r| r.tokens.len()).sum(),
-                    metrics,
-                    rollouts: rollouts.all,
-                    outcome: Outcome::Updated,
-                    time,
-                })
+                metrics::of_updates(&mut report.metrics, &updates, self.plan.gspo.beta);
+                Ok(report)
             }
-            Err(StepError::NonFinite { what }) => self.skip(what, metrics, rollouts.all, time),
+            Err(StepError::NonFinite { what }) => self.skip(what, report),
             Err(other) => Err(other),
         }
     }
@@ -108,20 +108,26 @@ impl Trainer {
             .collect::<Result<_, _>>()?;
         let mask_truncated = self.plan.gspo.mask_truncated;
         let kl = self.plan.gspo.beta > 0.0;
+        let eos = self.tokenizer.eos_ids();
         let rows: Vec<TrainRow<'_>> = rollouts
             .iter()
             .zip(&prompts)
             .zip(advantages)
-            .map(|((rollout, prompt), advantage)| TrainRow {
-                prompt,
-                completion: &rollout.tokens,
-                advantages: vec![*advantage; rollout.tokens.len()],
-                role: match rollout.truncated && mask_truncated {
-                    true => Role::Masked,
-                    false if *advantage == 0.0 && !kl => Role::Idle,
-                    false => Role::Active,
-                },
-                sampled: &rollout.log_probs,
+            .map(|((rollout, prompt), advantage)| {
+                let completion = active(&rollout.tokens, eos);
+                TrainRow {
+                    prompt,
+                    completion,
+                    advantages: vec![*advantage; completion.len()],
+                    role: match rollout.reward {
+                        // What could not be judged trains nothing, not even through the KL term.
+                        None => Role::Masked,
+                        Some(_) if rollout.truncated && mask_truncated => Role::Masked,
+                        Some(_) if *advantage == 0.0 && !kl => Role::Idle,
+                        Some(_) => Role::Active,
+                    },
+                    sampled: &rollout.log_probs,
+                }
             })
             .collect();
         let seed = self.plan.seed.to_le_bytes();
@@ -134,36 +140,33 @@ impl Trainer {
         self.learner.update(&rows, shuffle)
     }
 
-    fn skip(
-        &mut self,
-        what: &'static str,
-        mut metrics: Metrics,
-        rollouts: Vec<Rollout>,
-        time: StepTime,
-    ) -> Result<StepReport, StepError> {
+    fn skip(&mut self, what: &'static str, mut report: StepReport) -> Result<StepReport, StepError> {
         self.bad_steps += 1;
-        metrics.insert("bad_steps".to_owned(), f64::from(self.bad_steps));
-        tracing::warn!(
-            what,
-            in_a_row = self.bad_steps,
-            "a step was not finite and is skipped"
-        );
-        if self.bad_steps >= self.plan.gspo.max_bad_steps {
+        let in_a_row = self.bad_steps;
+        report.metrics.insert("bad_steps".to_owned(), f64::from(in_a_row));
+        tracing::warn!(what, in_a_row, "a step was not finite and is skipped");
+        if in_a_row >= self.plan.gspo.max_bad_steps {
             return Err(StepError::TooManyBadSteps {
-                count: self.bad_steps,
+                count: in_a_row,
                 what,
-                rollouts,
+                rollouts: report.rollouts,
             });
         }
-        Ok(StepReport {
-            metrics,
-            tokens: rollouts.iter().map(|r| r.tokens.len()).sum(),
-            rollouts,
-            outcome: Outcome::Skipped {
-                what,
-                in_a_row: self.bad_steps,
-            },
-            time,
-        })
+        report.outcome = Outcome::Skipped { what, in_a_row };
+        Ok(report)
+    }
+}
+
+impl StepReport {
+    fn new() -> Self {
+        Self {
+            metrics: Metrics::new(),
+            rollouts: Vec::new(),
+            scores: Vec::new(),
+            advantages: Vec::new(),
+            tokens: 0,
+            outcome: Outcome::Updated,
+            time: StepTime::default(),
+        }
     }
 }

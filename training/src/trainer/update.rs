@@ -2,11 +2,12 @@
 
 use super::StepError;
 use super::learner::Learner;
-use crate::gspo::log_probs::{LogProbs, Sequence, log_probs};
+use crate::gspo::log_probs::{Keep, LogProbs, Sequence, log_probs};
 use crate::gspo::{Denominators, LossConfig, LossMetrics, LossRow, loss};
 use crate::lora::Lora;
-use crate::optim::warmed_up;
 use crate::sampling::{Key, units};
+use gym_protocol::job::spec::LossType;
+use std::collections::BTreeSet;
 
 /// A completion ready for training.
 pub(super) struct TrainRow<'a> {
@@ -99,10 +100,10 @@ impl Learner {
     #[tracing::instrument(level = "debug", name = "fixed_log_probs", skip_all)]
     fn fixed(&self, rows: &[TrainRow<'_>], several_updates: bool) -> Result<Fixed, StepError> {
         let all: Vec<usize> = (0..rows.len()).collect();
-        let over = |lora: Option<&Lora>| {
+        let over = |lora: Option<&Lora>, keep| {
             let mut out = vec![Vec::new(); rows.len()];
             for micro in self.micro_batches(rows, &all) {
-                let log_probs = self.forward(lora, rows, &micro);
+                let log_probs = self.forward(lora, rows, &micro, keep);
                 for (i, row) in micro.iter().zip(log_probs.rows) {
                     out[*i] = row;
                 }
@@ -112,8 +113,8 @@ impl Learner {
         // Old log-probabilities come from the same operations as new ones, so that their ratio starts at exactly 1.
         let tracked = self.lora()?.tracked();
         Ok(Fixed {
-            old: several_updates.then(|| over(Some(&tracked))),
-            reference: (self.spec.beta > 0.0).then(|| over(None)),
+            old: several_updates.then(|| over(Some(&tracked), self.keep())),
+            reference: (self.spec.beta > 0.0).then(|| over(None, Keep::All)),
         })
     }
 
@@ -125,13 +126,12 @@ impl Learner {
         updates: &mut Updates,
     ) -> Result<(), StepError> {
         let config = LossConfig::from(&self.spec);
-        let denominators = self.denominators(rows, part);
         let lora = self.lora()?.tracked();
         let mut gradient = vec![0f32; self.flat.len()];
         let mut value = 0.0;
-        for micro in self.micro_batches(rows, part) {
+        for (denominators, micro) in self.parts(rows, part) {
             let _span = tracing::debug_span!("train").entered();
-            let log_probs = self.forward(Some(&lora), rows, &micro);
+            let log_probs = self.forward(Some(&lora), rows, &micro, self.keep());
             let loss_rows: Vec<LossRow<'_>> = micro
                 .iter()
                 .zip(&log_probs.rows)
@@ -142,7 +142,7 @@ impl Learner {
                     advantages: &rows[*i].advantages,
                 })
                 .collect();
-            let loss = loss(&config, &denominators, &loss_rows);
+            let loss = loss(&config, &denominators, &loss_rows).scaled(self.minibatch_share());
             for (i, row) in micro.iter().zip(&loss_rows) {
                 updates.add_sampling_ratios(row.old, rows[*i].sampled);
             }
@@ -150,9 +150,12 @@ impl Learner {
             updates.metrics.add(&loss.metrics);
             self.accumulate(&lora, rows, &micro, log_probs, &loss.gradient, &mut gradient);
         }
-        updates
-            .metrics
-            .add(&quiet_metrics(&config, &denominators, rows, part));
+        updates.metrics.add(&quiet_metrics(
+            &config,
+            &self.denominators(rows, part),
+            rows,
+            part,
+        ));
         if !value.is_finite() {
             return Err(StepError::NonFinite { what: "loss" });
         }
@@ -171,8 +174,7 @@ impl Learner {
         total: &mut [f32],
     ) {
         let sequences = sequences(rows, micro);
-        let surrogate = log_probs.surrogate(&self.decoder, &sequences, by_log_prob, self.temperature);
-        let gradients = lora.take_gradients(&mut surrogate.backward());
+        let gradients = log_probs.backward(&self.decoder, lora, &sequences, by_log_prob, self.temperature);
         let flat = gradients.0.values().flat_map(|t| &t.data);
         for (sum, g) in total.iter_mut().zip(flat) {
             *sum += g;
@@ -180,8 +182,7 @@ impl Learner {
     }
 
     fn apply(&mut self, gradient: &[f32], loss: f64) -> Result<Update, StepError> {
-        let updates = self.optimizer.moments().updates;
-        let learning_rate = warmed_up(self.spec.learning_rate, updates, self.spec.warmup_steps);
+        let learning_rate = self.learning_rate();
         let grad_norm = self
             .optimizer
             .update(&mut self.flat, gradient, learning_rate)
@@ -196,27 +197,69 @@ impl Learner {
         })
     }
 
-    fn forward(&self, lora: Option<&Lora>, rows: &[TrainRow<'_>], micro: &[usize]) -> LogProbs {
-        log_probs(&self.decoder, lora, &sequences(rows, micro), self.temperature)
+    fn forward(&self, lora: Option<&Lora>, rows: &[TrainRow<'_>], micro: &[usize], keep: Keep) -> LogProbs {
+        log_probs(
+            &self.decoder,
+            lora,
+            &sequences(rows, micro),
+            self.temperature,
+            keep,
+        )
     }
 
-    /// Active rows of `part`, cut so that no padded micro-batch is larger than the limit.
+    fn keep(&self) -> Keep {
+        if self.spec.gradient_checkpointing {
+            Keep::BlockInputs
+        } else {
+            Keep::All
+        }
+    }
+
+    /// A minibatch's micro-batches: parts whose losses are averaged, each cut so that it fits in memory.
+    fn parts(&self, rows: &[TrainRow<'_>], minibatch: &[usize]) -> Vec<(Denominators, Vec<usize>)> {
+        let parts = self.spec.gradient_accumulation_steps.max(1) as usize;
+        let size = minibatch.len().div_ceil(parts).max(1);
+        let micro_batches = |part: &[usize]| {
+            let denominators = self.denominators(rows, part).accumulated(parts);
+            let micro = self.micro_batches(rows, part).into_iter();
+            micro.map(move |micro| (denominators, micro)).collect::<Vec<_>>()
+        };
+        minibatch.chunks(size).flat_map(micro_batches).collect()
+    }
+
+    /// What dapo's sum over the whole rollout batch is multiplied by, so that a minibatch's gradient does not shrink with
+    /// their number (TRL divides by the batch's tokens × accumulation / steps per generation).
+    fn minibatch_share(&self) -> f64 {
+        match self.spec.loss_type {
+            LossType::Dapo => f64::from(self.spec.minibatches),
+            LossType::Grpo | LossType::Bnpo | LossType::DrGrpo => 1.0,
+        }
+    }
+
+    /// Active rows of `part`, cut so that no micro-batch has more tokens than the limit.
     fn micro_batches(&self, rows: &[TrainRow<'_>], part: &[usize]) -> Vec<Vec<usize>> {
         let mut all: Vec<Vec<usize>> = Vec::new();
-        let mut width = 0;
+        let mut prompts: BTreeSet<&[u32]> = BTreeSet::new();
+        let mut tokens = 0;
         for i in part.iter().copied().filter(|i| rows[*i].role == Role::Active) {
-            let length = rows[i].prompt.len() + rows[i].completion.len();
-            let wider = length.max(width);
+            let (prompt, completion) = (rows[i].prompt, rows[i].completion.len());
+            let added = if prompts.contains(prompt) {
+                completion
+            } else {
+                prompt.len() + completion
+            };
             match all.last_mut() {
-                Some(micro) if (micro.len() + 1) * wider <= self.limits.micro_batch_tokens => {
+                Some(micro) if tokens + added <= self.limits.micro_batch_tokens => {
                     micro.push(i);
-                    width = wider;
+                    tokens += added;
                 }
                 _ => {
                     all.push(vec![i]);
-                    width = length;
+                    prompts.clear();
+                    tokens = prompt.len() + completion;
                 }
             }
+            prompts.insert(prompt);
         }
         all
     }

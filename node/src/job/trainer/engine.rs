@@ -7,6 +7,7 @@ use gym_protocol::ids::CidBytes;
 use gym_protocol::job::spec::JobSpec;
 use gym_protocol::tensor::TensorSet;
 use gym_training::data::{Question, check_disjoint, read_questions};
+use gym_training::eval::Answers;
 use gym_training::sampling::RolloutKey;
 use gym_training::trainer::{Plan, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::json;
@@ -119,6 +120,8 @@ fn steps(task: &TrainTask, loaded: &mut Loaded, reports: &Sender<Report>) -> Res
     let trainer = &mut loaded.trainer;
     trainer.set_adapter(&task.adapter).map_err(|e| e.to_string())?;
     let before = trainer.flat_adapter().to_vec();
+    let per_round = u64::from(loaded.spec.schedule.aggregate_interval) * loaded.spec.gspo.updates_per_step();
+    trainer.set_job_updates(task.round.saturating_mul(per_round));
     let key = RolloutKey {
         job: task.job.as_bytes().to_vec(),
         beacon: task.roster.0,
@@ -219,15 +222,15 @@ fn evaluate(
         let asked = loaded.heldout.len().min(questions);
         loaded
             .trainer
-            .evaluate(&loaded.heldout[..asked])
+            .evaluate(&loaded.heldout[..asked], Answers::Greedy, &mut |_| ())
             .map_err(|e| e.to_string())
     });
     Some(match result {
         Ok(report) => Report::Evaluated {
             job,
             tag,
-            correct: report.correct as u64,
-            questions: report.total as u64,
+            correct: report.correct() as u64,
+            questions: report.answers.len() as u64,
         },
         Err(why) => Report::Failed {
             job,

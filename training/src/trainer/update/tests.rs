@@ -87,6 +87,7 @@ impl Step {
                 max_completion_length: 10,
                 ..RolloutSpec::default()
             },
+            total_updates: None,
         };
         let mut learner = Learner::new(decoder, &plan).unwrap();
         learner.set_adapter(&adapter.tensors).unwrap();
@@ -205,6 +206,85 @@ fn the_first_gradient_equals_pytorch() {
                 "{tensor}: {got} {want}"
             );
         }
+    }
+}
+
+/// The first update's loss and moments of two rows of lengths 1 and 9, with one or two parts a minibatch.
+fn first_update(parts: u32, beta: f64) -> (f64, f64, Vec<f32>) {
+    let step = Step::read("gspo");
+    let prompts = step.rows("prompt");
+    let completions: Vec<Vec<u32>> = vec![vec![7], (3..12).collect()];
+    let mut learner = step.learner(1);
+    learner.spec.gradient_accumulation_steps = parts;
+    learner.spec.beta = beta;
+    let updates = learner
+        .update(&train_rows(&prompts[..2], &completions, &[0.7, -0.7]), [0, 0])
+        .unwrap();
+    let update = updates.each[0];
+    (
+        update.loss,
+        update.grad_norm,
+        learner.optimizer.moments().m.clone(),
+    )
+}
+
+#[test]
+fn lengths_one_and_nine_under_accumulation_equal_the_whole_batch() {
+    let (whole, parts) = (first_update(1, 0.1), first_update(2, 0.1));
+    // Packed otherwise, f32 log-probabilities round otherwise.
+    assert!((whole.0 / parts.0 - 1.0).abs() < 5e-6, "{} {}", whole.0, parts.0);
+    let worst = whole
+        .2
+        .iter()
+        .zip(&parts.2)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    let size = whole.2.iter().map(|m| m.abs()).fold(0.0, f32::max);
+    assert!(worst < 1e-5 * size, "{worst} of {size}");
+}
+
+#[test]
+fn an_on_policy_update_has_no_loss_and_a_gradient() {
+    let (loss, norm, _) = first_update(1, 0.0);
+    assert!(loss.abs() < 1e-6 && norm > 0.0, "{loss} {norm}");
+}
+
+/// The blocks run again give the gradients of the blocks run once, and every B moves.
+#[test]
+fn checkpointing_changes_nothing() {
+    let step = Step::read("gspo_kl_bias");
+    let (prompts, completions) = (step.rows("prompt"), step.rows("completion"));
+    let (_, advantages) = step.words("advantages", f32::from_le_bytes);
+    let advantages: Vec<f64> = advantages.iter().map(|a| f64::from(*a)).collect();
+    let after = |gradient_checkpointing| {
+        let mut learner = step.learner(1);
+        learner.spec.gradient_checkpointing = gradient_checkpointing;
+        let before = learner.adapter();
+        let updates = learner.update(&train_rows(&prompts, &completions, &advantages), [0, 0]);
+        (updates.unwrap().each[0], before, learner)
+    };
+    let (plain, _, whole) = after(false);
+    let (update, before, learner) = after(true);
+    // Operations that keep nothing round otherwise than those that do.
+    assert!(
+        (plain.loss / update.loss - 1.0).abs() < 2e-6,
+        "{plain:?} {update:?}"
+    );
+    assert!(
+        (plain.grad_norm / update.grad_norm - 1.0).abs() < 2e-6,
+        "{plain:?} {update:?}"
+    );
+    let (m, other) = (&whole.optimizer.moments().m, &learner.optimizer.moments().m);
+    let size = m.iter().map(|m| m.abs()).fold(0.0, f32::max);
+    let apart = m
+        .iter()
+        .zip(other)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, f32::max);
+    assert!(apart < 5e-6 * size, "{apart} of {size}");
+    let moved = learner.adapter();
+    for (name, tensor) in before.0.iter().filter(|(name, _)| name.contains("lora_B")) {
+        assert_ne!(tensor, &moved.0[name], "{name} has not moved");
     }
 }
 
