@@ -12,6 +12,7 @@ mod job;
 mod model;
 mod output;
 mod peers;
+mod plot;
 mod pretrain;
 mod progress;
 mod run;
@@ -22,6 +23,8 @@ mod train;
 use crate::api::ClientError;
 use crate::home::Home;
 use clap::{Parser, Subcommand};
+use gym_training::memory::DoesNotFit;
+use gym_training::trainer::StepError;
 use output::Output;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -33,6 +36,10 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The command needs a running node and there is none.
 const NOT_RUNNING: u8 = 3;
+/// Training stopped: too many steps in a row were not finite.
+const NOT_FINITE: u8 = 4;
+/// The model or its batches do not fit in memory.
+const TOO_LARGE: u8 = 5;
 
 const ABOUT: &str = "\
 A GYM node: strangers' machines train one language model together.
@@ -52,7 +59,9 @@ Exit codes:
   0  done
   1  failed; the last line on standard error says why
   2  the command line is not understood
-  3  no node is running in the home directory";
+  3  no node is running in the home directory
+  4  training stopped: too many steps in a row were not finite
+  5  training does not fit in memory";
 
 #[derive(Debug, Parser)]
 #[command(name = "hanzod", version, about = "A GYM node", long_about = ABOUT, after_help = CODES)]
@@ -94,6 +103,8 @@ enum Command {
     Eval(eval::Args),
     /// Complete a prompt with a model
     Generate(generate::Args),
+    /// Draw metrics of runs into a picture
+    Plot(plot::Args),
     /// Train a small model from nothing
     Pretrain(pretrain::Args),
     /// Look into model directories
@@ -155,6 +166,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<()> {
         Command::Train(args) => train::main(&context, &args),
         Command::Eval(args) => eval::main(&context, &args),
         Command::Generate(args) => generate::main(&context, &args),
+        Command::Plot(args) => plot::main(&context, &args),
         Command::Pretrain(args) => pretrain::main(&context, &args),
         Command::Model(command) => check::main(&context, command),
         Command::Delta(command) => delta::main(&context, command),
@@ -176,9 +188,14 @@ fn unknown_variables(set: impl Iterator<Item = OsString>) -> Vec<String> {
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref() {
-        Some(ClientError::NotRunning(_)) => NOT_RUNNING,
-        Some(_) | None => FAILED,
+    if let Some(ClientError::NotRunning(_)) = error.downcast_ref() {
+        NOT_RUNNING
+    } else if let Some(StepError::TooManyBadSteps { .. }) = error.downcast_ref() {
+        NOT_FINITE
+    } else if error.is::<DoesNotFit>() {
+        TOO_LARGE
+    } else {
+        FAILED
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+mod killed;
 mod network;
 mod support;
 mod training;

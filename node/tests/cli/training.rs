@@ -1,10 +1,8 @@
 //! The commands that train and answer with no network, on a model of a few thousand parameters.
 
-use crate::support::{failure, hanzod, json, run};
+use crate::support::{failure, json, run};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 const PRETRAIN: &str = "seed = 1
 [shape]
@@ -125,42 +123,153 @@ fn a_model_is_made_asked_and_judged() {
 }
 
 #[test]
-fn a_killed_run_goes_on_to_the_same_bits() {
+fn a_run_says_what_it_did_and_goes_on_only_when_asked() {
     let (_dir, root) = folder();
-    let job = root.join("job.toml");
-    let job = job.to_str().unwrap();
-    let (whole, killed) = (root.join("whole"), root.join("killed"));
-    let report = json(&root, &["train", job, "--out", whole.to_str().unwrap()]);
+    let (job, out) = (root.join("job.toml"), root.join("out"));
+    let (job, out_text) = (job.to_str().unwrap(), out.to_str().unwrap());
+    let first = [
+        "train",
+        job,
+        "--out",
+        out_text,
+        "--steps",
+        "5",
+        "--save-every",
+        "2",
+        "--save-limit",
+        "2",
+    ];
+    let report = json(
+        &root,
+        &[
+            &first[..],
+            &[
+                "--eval-every",
+                "2",
+                "--eval-samples",
+                "2",
+                "--log-completions",
+                "5",
+            ],
+        ]
+        .concat(),
+    );
     assert_eq!(
-        (report["rounds"].as_u64(), report["questions"].as_u64()),
-        (Some(12), Some(2))
+        (report["steps"].as_u64(), report["questions"].as_u64()),
+        (Some(5), Some(2))
     );
-    assert!(whole.join("reward.png").exists());
-
-    let mut child = hanzod()
-        .args(["train", job, "--out", killed.to_str().unwrap()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while lines(&killed.join("metrics.jsonl")) < 3 {
-        assert!(
-            Instant::now() < deadline && child.try_wait().unwrap().is_none(),
-            "three steps of a run"
-        );
-        std::thread::sleep(Duration::from_millis(2));
+    let records: Vec<serde_json::Value> = fs::read_to_string(out.join("metrics.jsonl"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let steps_with = |name: &str| -> Vec<u64> {
+        let having = records.iter().filter(|r| r.get(name).is_some());
+        having.map(|r| r["step"].as_u64().unwrap()).collect()
+    };
+    for name in [
+        "reward",
+        "loss",
+        "grad_norm",
+        "rewards/length/mean",
+        "frac_reward_zero_std",
+        "step_time",
+        "epoch",
+    ] {
+        assert_eq!(steps_with(name), [1, 2, 3, 4, 5], "{name}");
     }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(!killed.join("adapter").exists(), "it was killed before its end");
-    json(&root, &["train", job, "--out", killed.to_str().unwrap()]);
-    let bits = |out: &Path| fs::read(out.join("adapter/adapter_model.safetensors")).unwrap();
-    assert!(
-        bits(&whole) == bits(&killed),
-        "the continued run's adapter differs"
+    for name in ["eval_accuracy", "eval_pass@1", "eval_pass@2", "eval_reward"] {
+        assert_eq!(steps_with(name), [0, 2, 4, 5], "{name}");
+    }
+    assert_eq!(lines(&out.join("completions.jsonl")), 4);
+    assert!(out.join("reward.png").exists() && out.join("state.cbor").exists());
+    assert!(out.join("checkpoint-4/adapter_config.json").exists());
+    assert!(!out.join("checkpoint-2").exists() && out.join("checkpoint-5").exists());
+    assert_eq!(fs::read_dir(out.join("tensorboard")).unwrap().count(), 1);
+
+    let words = failure(&root, &first, 1);
+    assert!(words.contains("--resume"), "{words}");
+    let report = json(
+        &root,
+        &["train", job, "--out", out_text, "--steps", "7", "--resume"],
     );
-    assert_eq!(lines(&killed.join("metrics.jsonl")), 12);
+    assert_eq!(report["steps"], 7);
+    fs::write(job, JOB.replace("1e-3", "2e-3")).unwrap();
+    let words = failure(&root, &["train", job, "--out", out_text, "--resume"], 1);
+    assert!(words.contains("another job"), "{words}");
+
+    let picture = root.join("p.png");
+    let group = format!("seeds={out_text},{out_text}");
+    let drawn = json(
+        &root,
+        &[
+            "plot",
+            "--out",
+            picture.to_str().unwrap(),
+            "--metric",
+            "loss",
+            "--metric",
+            "eval_accuracy",
+            &group,
+        ],
+    );
+    assert_eq!(
+        (drawn["panels"].as_u64(), drawn["lines"].as_u64()),
+        (Some(2), Some(2))
+    );
+    assert!(fs::read(picture).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[test]
+fn memory_is_foreseen_and_a_batch_too_large_is_split() {
+    let (_dir, root) = folder();
+    let (job, out) = (root.join("job.toml"), root.join("out"));
+    let train = [
+        "train",
+        job.to_str().unwrap(),
+        "--out",
+        out.to_str().unwrap(),
+        "--steps",
+        "2",
+    ];
+    let plan = json(&root, &[&train[..], &["--dry-run"]].concat());
+    let estimate = &plan["estimate"];
+    // 80 or so tokens of width 16, one block, one norm more: 2,500 to 10,000 values.
+    assert!(
+        (2_500..10_000).contains(&estimate["parameters"].as_u64().unwrap()),
+        "{plan}"
+    );
+    assert_eq!(
+        estimate["weights"].as_u64(),
+        estimate["parameters"].as_u64().map(|n| 4 * n)
+    );
+    assert!(!out.exists(), "a dry run writes nothing");
+
+    let program = estimate["program"].as_u64().unwrap();
+    let fixed: u64 = ["weights", "adapter", "optimizer"]
+        .iter()
+        .map(|k| estimate[k].as_u64().unwrap())
+        .sum();
+    let narrow = (program + fixed + (estimate["peak"].as_u64().unwrap() - program - fixed) / 2).to_string();
+    let output = run(&root, &[&train[..], &["--memory-limit", &narrow]].concat());
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && words.contains("tokens trained at a time"),
+        "{words}"
+    );
+
+    let words = failure(
+        &root,
+        &[&train[..], &["--memory-limit", "1MiB", "--dry-run"]].concat(),
+        5,
+    );
+    assert!(words.contains("one sequence at a time"), "{words}");
+    let words = failure(
+        &root,
+        &[&train[..], &["--memory-limit", "1MiB", "--resume"]].concat(),
+        5,
+    );
+    assert!(words.contains("use_4bit") && words.contains("1.0 MiB"), "{words}");
 }
 
 #[test]
@@ -171,7 +280,7 @@ fn a_run_in_four_bits_is_merged_and_exported() {
     let at = |name: &str| root.join(name).to_str().unwrap().to_owned();
     let (out, adapter) = (at("out"), at("out/adapter"));
     let report = json(&root, &["train", job.to_str().unwrap(), "--out", &out]);
-    assert_eq!(report["rounds"].as_u64(), Some(12));
+    assert_eq!(report["steps"].as_u64(), Some(12));
 
     let merged = at("merged");
     let said = json(

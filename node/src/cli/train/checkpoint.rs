@@ -12,21 +12,18 @@ use std::path::Path;
 /// The largest checkpoint read, in bytes.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// A run between two rounds.
+/// A run between two steps. Noise, shuffles and the position in the questions are functions of seed and step, and the
+/// step counts for them all.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Checkpoint {
-    /// Hash of the job file: another job does not continue this one.
+    /// What is trained: another job does not continue this one.
     pub(super) job: Hash32,
-    /// Rounds done.
-    pub(super) rounds: u64,
+    /// Steps done.
+    pub(super) step: u64,
     /// The adapter, flat.
     pub(super) adapter: Vec<f32>,
-    /// The outer momentum, flat; empty for the plain average.
-    pub(super) momentum: Vec<f32>,
-    /// The inner optimizer's moments.
+    /// The optimizer's moments.
     pub(super) moments: Moments,
-    /// Held-out questions answered rightly before training.
-    pub(super) correct_before: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +32,9 @@ pub(super) enum CheckpointError {
     File(#[from] FileError),
     #[error("the checkpoint {path} is damaged: {source}. Take it away to start anew")]
     Damaged { path: String, source: CborError },
-    #[error("{path} belongs to another job file: choose another --out, or take that file away to start anew")]
+    #[error(
+        "{path} is of another job, other questions or another schedule: choose another --out, or take that file away to start anew"
+    )]
     OtherJob { path: String },
     #[error("the checkpoint cannot be encoded: {0}")]
     Encode(CborError),
@@ -45,32 +44,28 @@ pub(super) enum CheckpointError {
 #[serde(deny_unknown_fields)]
 struct Stored {
     job: Hash32,
-    rounds: u64,
+    step: u64,
     adapter: ByteBuf,
-    momentum: ByteBuf,
     m: ByteBuf,
     v: ByteBuf,
     updates: u64,
-    correct_before: u64,
 }
 
 impl Checkpoint {
     pub(super) fn save(&self, path: &Path) -> Result<(), CheckpointError> {
         let stored = Stored {
             job: self.job,
-            rounds: self.rounds,
+            step: self.step,
             adapter: to_bytes(&self.adapter),
-            momentum: to_bytes(&self.momentum),
             m: to_bytes(&self.moments.m),
             v: to_bytes(&self.moments.v),
             updates: self.moments.updates,
-            correct_before: self.correct_before,
         };
         let bytes = cbor::to_dag(&stored).map_err(CheckpointError::Encode)?;
         Ok(files::write_atomic(path, &bytes, Access::Everyone)?)
     }
 
-    /// The checkpoint at `path` of the job file with this hash; `None` when there is none.
+    /// The checkpoint at `path` of the job with this hash; `None` when there is none.
     pub(super) fn load(path: &Path, job: Hash32) -> Result<Option<Self>, CheckpointError> {
         let bytes = match files::read(path, MAX_BYTES) {
             Ok(bytes) => bytes,
@@ -85,15 +80,13 @@ impl Checkpoint {
         }
         Ok(Some(Self {
             job,
-            rounds: stored.rounds,
+            step: stored.step,
             adapter: to_floats(&stored.adapter),
-            momentum: to_floats(&stored.momentum),
             moments: Moments {
                 m: to_floats(&stored.m),
                 v: to_floats(&stored.v),
                 updates: stored.updates,
             },
-            correct_before: stored.correct_before,
         }))
     }
 }
@@ -121,20 +114,18 @@ mod tests {
         assert!(Checkpoint::load(&path, job).unwrap().is_none());
         let checkpoint = Checkpoint {
             job,
-            rounds: 3,
+            step: 3,
             adapter: vec![1.5, -0.0],
-            momentum: Vec::new(),
             moments: Moments {
                 m: vec![1e-30, 2.0],
                 v: vec![0.0, 3.0],
                 updates: 12,
             },
-            correct_before: 7,
         };
         checkpoint.save(&path).unwrap();
         assert_eq!(Checkpoint::load(&path, job).unwrap(), Some(checkpoint));
         let other = Checkpoint::load(&path, Hash32::ZERO).unwrap_err().to_string();
-        assert!(other.contains("another job file"), "{other}");
+        assert!(other.contains("another job"), "{other}");
         std::fs::write(&path, b"x").unwrap();
         assert!(
             Checkpoint::load(&path, job)

@@ -1,134 +1,135 @@
-//! The run: rounds, outer steps, metrics, and what is written at the end.
+//! The run: steps, evaluations, saves, and what is written at the end.
 
-use super::super::output::text;
+use super::super::output::{complain, text};
 use super::super::progress::Bar;
+use super::Args;
 use super::checkpoint::Checkpoint;
+use super::completions::Sheet;
+use super::dry_run;
+use super::log::{ACCURACY, Log, forget_after};
+use super::setup::Setup;
 use crate::files::{self, Access};
-use gym_protocol::assignment::{RoundRows, rounds_for_epochs};
-use gym_protocol::cbor::sha3_256;
+use gym_protocol::assignment::RoundRows;
 use gym_protocol::ids::{CidBytes, Hash32, Rank};
-use gym_protocol::job::spec::JobFile;
-use gym_protocol::state::apply_outer;
-use gym_training::Device;
 use gym_training::adapter::Adapter;
-use gym_training::data::{Question, check_disjoint, read_questions};
-use gym_training::metrics::{MetricsWriter, read_metrics};
+use gym_training::device::Chosen;
+use gym_training::eval::{Answers, Evaluation, ks};
+use gym_training::memory::{Fit, size};
+use gym_training::metrics::MetricsWriter;
 use gym_training::plot::{Labels, Series, write_chart};
-use gym_training::reward::Programs;
 use gym_training::sampling::RolloutKey;
-use gym_training::trainer::{Plan, StepInput, StepReport, Trainer};
+use gym_training::trainer::{Limits, Outcome, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// A job in training on this machine.
 pub(super) struct Run<'a> {
-    job: &'a JobFile,
-    out: PathBuf,
+    setup: &'a Setup,
+    args: &'a Args,
     trainer: Trainer,
-    heldout: Vec<Question>,
     rows: RoundRows,
     key: RolloutKey,
-    rounds: u64,
-    checkpoint: Checkpoint,
+    step: u64,
+    log: Log,
     started: Instant,
 }
 
 impl<'a> Run<'a> {
     /// Loads everything and finds where an earlier run stopped.
-    pub(super) fn start(
-        job: &'a JobFile,
-        file: &str,
-        base: &Path,
-        out: &Path,
-        device: &Device,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn start(setup: &'a Setup, args: &'a Args, chosen: &Chosen) -> anyhow::Result<Self> {
         let started = Instant::now();
-        files::create_dir(out, Access::Everyone)?;
-        let train = read_questions(&base.join(&job.train), &job.columns)?;
-        let mut heldout = read_questions(&base.join(&job.heldout), &job.columns)?;
-        check_disjoint(&train, &heldout)?;
-        heldout.truncate(job.schedule.eval_questions as usize);
-        let trainer = Trainer::new(plan(job), &base.join(&job.model), device, train)?;
-        let questions = trainer.questions() as u64;
-        let key = RolloutKey::offline(job.seed);
-        let mut run = Self {
-            rows: RoundRows::new(&CidBytes::default(), &Hash32(key.beacon), questions),
-            rounds: rounds(job, questions),
-            checkpoint: fresh(&trainer, sha3_256(&[file.as_bytes()])),
-            job,
-            out: out.to_path_buf(),
-            trainer,
-            heldout,
-            key,
-            started,
-        };
-        run.resume()?;
-        Ok(run)
-    }
-
-    fn resume(&mut self) -> anyhow::Result<()> {
-        match Checkpoint::load(&self.checkpoint_file(), self.checkpoint.job)? {
-            Some(found) => {
-                self.trainer.set_flat_adapter(&found.adapter)?;
-                self.trainer.set_moments(found.moments.clone())?;
-                self.checkpoint = found;
-                self.forget_metrics_after(self.checkpoint.rounds)?;
-            }
-            None => {
-                self.forget_metrics_after(0)?;
-                self.checkpoint.correct_before = self.correct()?;
-                self.checkpoint.save(&self.checkpoint_file())?;
+        files::create_dir(&args.out, Access::Everyone)?;
+        let found = Checkpoint::load(&state_file(&args.out), setup.identity)?;
+        anyhow::ensure!(
+            args.resume || found.is_none(),
+            "{} holds a run: give --resume to go on with it, or another --out",
+            args.out.display()
+        );
+        complain(&format!("device: {}", chosen.why));
+        setup.notes().into_iter().for_each(complain);
+        let mut trainer = Trainer::new(
+            setup.plan.clone(),
+            &setup.model,
+            &chosen.device,
+            setup.train.clone(),
+        )?;
+        if let Some(budget) = dry_run::budget(args, chosen) {
+            let fit = trainer.fit(dry_run::place(chosen), budget)?;
+            if fit.limits != Limits::default() || fit.checkpointing != setup.job.gspo.gradient_checkpointing {
+                complain(&narrowed(&fit, budget));
             }
         }
-        Ok(())
+        if let Some(found) = &found {
+            trainer.set_flat_adapter(&found.adapter)?;
+            trainer.set_moments(found.moments.clone())?;
+        }
+        let key = RolloutKey::offline(setup.job.seed);
+        let kept = found.map(|found| found.step);
+        forget_after(&args.out.join("completions.jsonl"), kept)?;
+        Ok(Self {
+            rows: RoundRows::new(
+                &CidBytes::default(),
+                &Hash32(key.beacon),
+                setup.train.len() as u64,
+            ),
+            log: Log::open(&args.out, kept)?,
+            step: kept.unwrap_or(0),
+            setup,
+            args,
+            trainer,
+            key,
+            started,
+        })
     }
 
-    /// Trains what is left, then writes adapter and plot; the report.
+    /// Trains what is left; the report.
     pub(super) fn finish(mut self) -> anyhow::Result<Value> {
-        let mut metrics = MetricsWriter::open(&self.metrics_file())?;
-        let steps = self.rounds * u64::from(self.job.schedule.aggregate_interval);
-        let mut bar = Bar::new("steps", steps);
-        while self.checkpoint.rounds < self.rounds {
-            self.round(&mut metrics, &mut bar)?;
+        if self.step == 0 {
+            self.evaluate()?;
+        }
+        let steps = self.setup.steps;
+        let mut bar = Bar::resumed("steps", self.step, steps);
+        while self.step < steps {
+            let report = self.one_step(&mut bar)?;
+            self.log.add(self.step, numbers(&report, self.epoch()))?;
+            let shown = |name| report.metrics.get(name).copied().unwrap_or(f64::NAN);
+            bar.at(
+                self.step,
+                &format!("reward {:.3} loss {:.4}", shown("reward"), shown("loss")),
+            );
+            self.look_in(&report, &mut bar)?;
         }
         bar.end();
         self.report()
     }
 
-    /// `aggregate_interval` steps, then the outer step with the one delta there is, then the checkpoint.
-    fn round(&mut self, metrics: &mut MetricsWriter, bar: &mut Bar) -> anyhow::Result<()> {
-        let interval = self.job.schedule.aggregate_interval;
-        let before = self.trainer.flat_adapter().to_vec();
-        for local in 0..interval {
-            let step = self.checkpoint.rounds * u64::from(interval) + u64::from(local);
-            let report = self.step(step)?;
-            metrics.append(&record(self.checkpoint.rounds, step, &report))?;
-            let reward = report.metrics.get("reward").copied().unwrap_or(f64::NAN);
-            bar.at(step + 1, &format!("reward {reward:.3}"));
+    /// What is due after a step: completions, evaluation, save.
+    fn look_in(&mut self, report: &StepReport, bar: &mut Bar) -> anyhow::Result<()> {
+        let (step, last) = (self.step, self.step == self.setup.steps);
+        let due = |every: Option<u64>| every.is_some_and(|every| step.is_multiple_of(every));
+        if due(self.args.log_completions) {
+            let sheet = Sheet::of(&self.trainer, report, step, self.args.completions);
+            let mut file = MetricsWriter::open(&self.args.out.join("completions.jsonl"))?;
+            sheet
+                .records()
+                .iter()
+                .try_for_each(|record| file.append(record))?;
+            bar.aside(&sheet.table());
         }
-        let delta: Vec<f32> = self
-            .trainer
-            .flat_adapter()
-            .iter()
-            .zip(&before)
-            .map(|(a, b)| a - b)
-            .collect();
-        let stepped = apply_outer(self.job.outer, &before, &self.checkpoint.momentum, &delta)?;
-        self.trainer.set_flat_adapter(&stepped.state)?;
-        metrics.sync()?;
-        self.checkpoint.rounds += 1;
-        self.checkpoint.adapter = stepped.state;
-        self.checkpoint.momentum = stepped.momentum;
-        self.checkpoint.moments = self.trainer.moments().clone();
-        self.checkpoint.save(&self.checkpoint_file())?;
+        if last || due(self.args.eval_every) {
+            self.evaluate()?;
+        }
+        let interval = u64::from(self.setup.job.schedule.aggregate_interval);
+        if last || due(self.args.save_every.or(Some(interval))) {
+            self.save()?;
+        }
         Ok(())
     }
 
-    /// Steps are numbered over all rounds: off the network one key serves the whole run.
-    fn step(&mut self, step: u64) -> anyhow::Result<StepReport> {
-        let per_step = self.job.gspo.prompts_per_step as usize;
-        let skip = usize::try_from(step)?.saturating_mul(per_step);
+    fn one_step(&mut self, bar: &mut Bar) -> anyhow::Result<StepReport> {
+        let per_step = self.setup.job.gspo.prompts_per_step as usize;
+        let skip = usize::try_from(self.step)?.saturating_mul(per_step);
         let rows: Vec<u64> = self
             .rows
             .of_member(Rank(0), 1)
@@ -138,117 +139,190 @@ impl<'a> Run<'a> {
         let input = StepInput {
             rows: &rows,
             key: &self.key,
-            step: u32::try_from(step)?,
+            step: u32::try_from(self.step)?,
         };
-        Ok(self.trainer.step(&input)?)
+        let taken = self.trainer.step(&input);
+        self.step += 1;
+        match taken {
+            Ok(report) => {
+                if let Outcome::Skipped { what, .. } = report.outcome {
+                    let kept = self.keep_bad_batch(&report.rollouts)?;
+                    bar.aside(&format!(
+                        "step {}: the {what} is not finite; the step is skipped{kept}",
+                        self.step
+                    ));
+                }
+                Ok(report)
+            }
+            Err(error) => {
+                if let StepError::TooManyBadSteps { rollouts, .. } = &error {
+                    let kept = self.keep_bad_batch(rollouts)?;
+                    return Err(anyhow::Error::new(error).context(format!("step {}{kept}", self.step)));
+                }
+                Err(error.into())
+            }
+        }
     }
 
-    fn correct(&self) -> anyhow::Result<u64> {
-        Ok(self.trainer.evaluate(&self.heldout)?.correct as u64)
+    /// Writes a batch that was not finite for inspection, and says where.
+    fn keep_bad_batch(&self, rollouts: &[Rollout]) -> anyhow::Result<String> {
+        if rollouts.is_empty() {
+            return Ok(String::new());
+        }
+        let path = self.args.out.join(format!("bad-batch-{}.jsonl", self.step));
+        let lines: Vec<String> = rollouts
+            .iter()
+            .map(|rollout| serde_json::to_string(rollout).map(|line| line + "\n"))
+            .collect::<Result<_, _>>()?;
+        files::write_atomic(&path, lines.concat().as_bytes(), Access::Everyone)?;
+        Ok(format!("; its batch is in {}", path.display()))
+    }
+
+    /// Passes over the questions so far.
+    fn epoch(&self) -> f64 {
+        let drawn = self.step as f64 * f64::from(self.setup.job.gspo.prompts_per_step);
+        drawn / self.setup.train.len().max(1) as f64
+    }
+
+    /// Held-out pass@1 and pass@k at this step, unless they are in the log already.
+    fn evaluate(&mut self) -> anyhow::Result<()> {
+        let heldout = &self.setup.heldout;
+        if heldout.is_empty() || self.log.has_evaluation(self.step) {
+            return Ok(());
+        }
+        let greedy = self.trainer.evaluate(heldout, Answers::Greedy, &mut |_| ())?;
+        let samples = self.args.eval_samples;
+        let passes = if samples > 1 {
+            let drawn = Answers::Sampled {
+                samples,
+                seed: self.setup.job.seed,
+                filters: (&self.setup.job.rollout).into(),
+            };
+            passes(&self.trainer.evaluate(heldout, drawn, &mut |_| ())?, samples)
+        } else {
+            passes(&greedy, 1)
+        };
+        let mut numbers = vec![
+            (ACCURACY, greedy.accuracy()),
+            ("eval_reward", greedy.mean_reward()),
+            ("eval_completions/mean_length", greedy.mean_length()),
+            ("eval_completions/clipped_ratio", greedy.truncated()),
+        ];
+        numbers.extend(passes.iter().map(|(name, share)| (name.as_str(), *share)));
+        self.log.add(self.step, numbers)
+    }
+
+    /// First the state, which a continued run starts from; then the adapter for other programs.
+    fn save(&self) -> anyhow::Result<()> {
+        self.log.sync()?;
+        let state = Checkpoint {
+            job: self.setup.identity,
+            step: self.step,
+            adapter: self.trainer.flat_adapter().to_vec(),
+            moments: self.trainer.moments().clone(),
+        };
+        state.save(&state_file(&self.args.out))?;
+        self.save_adapter(&self.args.out.join(format!("{CHECKPOINT}{}", self.step)))?;
+        forget_old(&self.args.out, self.args.save_limit)
+    }
+
+    fn save_adapter(&self, dir: &Path) -> anyhow::Result<()> {
+        let base = self.setup.model.display().to_string();
+        let lora = self.setup.job.lora.clone();
+        Ok(Adapter::new(lora, base, self.trainer.adapter()).save(dir)?)
     }
 
     fn report(&self) -> anyhow::Result<Value> {
-        let adapter = self.out.join("adapter");
-        let tensors = self.trainer.adapter();
-        Adapter::new(self.job.lora.clone(), self.job.model.clone(), tensors).save(&adapter)?;
-        let plot = self.plot()?;
-        let total = self.heldout.len() as u64;
-        let share = |correct: u64| {
-            if total == 0 {
-                0.0
-            } else {
-                correct as f64 / total as f64
-            }
-        };
+        let adapter = self.args.out.join("adapter");
+        self.save_adapter(&adapter)?;
+        let records = self.log.records()?;
+        let accuracies = || records.iter().filter_map(|r| r.get(ACCURACY)?.as_f64());
         Ok(json!({
-            "accuracy_before": share(self.checkpoint.correct_before),
-            "accuracy_after": share(self.correct()?),
-            "questions": total,
-            "rounds": self.checkpoint.rounds,
+            "accuracy_before": accuracies().next(),
+            "accuracy_after": accuracies().next_back(),
+            "questions": self.setup.heldout.len(),
+            "steps": self.step,
             "seconds": self.started.elapsed().as_secs_f64(),
+            "peak_memory": dry_run::peak_memory(),
             "adapter": adapter,
-            "metrics": self.metrics_file(),
-            "plot": plot,
+            "metrics": self.log.path(),
+            "plot": self.plot(&records)?,
         }))
     }
 
-    fn plot(&self) -> anyhow::Result<PathBuf> {
-        let path = self.out.join("reward.png");
-        let records: Vec<Value> = read_metrics(&self.metrics_file())?;
+    fn plot(&self, records: &[Value]) -> anyhow::Result<PathBuf> {
+        let path = self.args.out.join("reward.png");
         let point = |r: &Value| Some((r.get("step")?.as_f64()?, r.get("reward")?.as_f64()?));
         let series = Series {
             name: "reward".to_owned(),
             points: records.iter().filter_map(point).collect(),
         };
-        write_chart(
-            &path,
-            Labels {
-                title: &self.job.name,
-                x: "step",
-                y: "mean reward",
-            },
-            &[series],
-        )?;
+        let labels = Labels {
+            title: &self.setup.job.name,
+            x: "step",
+            y: "mean reward",
+        };
+        write_chart(&path, labels, &[series])?;
         Ok(path)
     }
-
-    /// Steps that were logged but not checkpointed are taken again.
-    fn forget_metrics_after(&self, rounds: u64) -> anyhow::Result<()> {
-        let path = self.metrics_file();
-        if !path.exists() {
-            return Ok(());
-        }
-        drop(MetricsWriter::open(&path)?); // cuts off a torn last line
-        let records: Vec<Value> = read_metrics(&path)?;
-        let kept = records
-            .iter()
-            .filter(|r| r.get("round").and_then(Value::as_u64).is_some_and(|n| n < rounds));
-        let text: String = kept.map(|record| format!("{record}\n")).collect();
-        Ok(files::write_atomic(&path, text.as_bytes(), Access::Everyone)?)
-    }
-
-    fn checkpoint_file(&self) -> PathBuf {
-        self.out.join("checkpoint.cbor")
-    }
-
-    fn metrics_file(&self) -> PathBuf {
-        self.out.join("metrics.jsonl")
-    }
 }
 
-fn rounds(job: &JobFile, questions: u64) -> u64 {
-    let schedule = &job.schedule;
-    schedule.rounds.unwrap_or_else(|| {
-        let epochs = schedule.epochs.unwrap_or(1.0);
-        rounds_for_epochs(
-            epochs,
-            questions,
-            1,
-            schedule.aggregate_interval,
-            job.gspo.prompts_per_step,
-        )
-    })
+/// How a step is cut up to stay within `budget` bytes.
+fn narrowed(fit: &Fit, budget: u64) -> String {
+    let again = if fit.checkpointing {
+        ", blocks are run again in the backward pass"
+    } else {
+        ""
+    };
+    format!(
+        "memory: {} may be used: {} completions are generated and {} tokens trained at a time{again}",
+        size(budget),
+        fit.limits.rollout_rows,
+        fit.limits.micro_batch_tokens,
+    )
 }
 
-fn fresh(trainer: &Trainer, job: Hash32) -> Checkpoint {
-    Checkpoint {
-        job,
-        rounds: 0,
-        adapter: trainer.flat_adapter().to_vec(),
-        momentum: Vec::new(),
-        moments: trainer.moments().clone(),
-        correct_before: 0,
-    }
+/// What a step's record holds.
+fn numbers(report: &StepReport, epoch: f64) -> Vec<(&str, f64)> {
+    let mut numbers: Vec<(&str, f64)> = vec![("epoch", epoch)];
+    numbers.extend(report.metrics.iter().map(|(name, value)| (name.as_str(), *value)));
+    let time = report.time.rollout + report.time.reward + report.time.train;
+    numbers.push(("step_time", time.as_secs_f64()));
+    numbers
 }
 
-fn record(round: u64, step: u64, report: &StepReport) -> Value {
-    let mut record = json!(report.metrics);
-    if let Some(map) = record.as_object_mut() {
-        map.insert("round".into(), json!(round));
-        map.insert("step".into(), json!(step));
-        map.insert("tokens".into(), json!(report.tokens));
+/// `eval_pass@k` for 1, 2, 4, … and all samples.
+fn passes(evaluation: &Evaluation, samples: u32) -> Vec<(String, f64)> {
+    ks(samples)
+        .filter_map(|k| Some((format!("eval_pass@{k}"), evaluation.pass_at(k)?)))
+        .collect()
+}
+
+/// A saved adapter's directory is this and its step.
+const CHECKPOINT: &str = "checkpoint-";
+
+fn state_file(out: &Path) -> PathBuf {
+    out.join("state.cbor")
+}
+
+/// Takes away all but the last `keep` saved adapters.
+fn forget_old(out: &Path, keep: usize) -> anyhow::Result<()> {
+    let mut saved: Vec<u64> = std::fs::read_dir(out)?
+        .filter_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .to_str()?
+                .strip_prefix(CHECKPOINT)?
+                .parse()
+                .ok()
+        })
+        .collect();
+    saved.sort_unstable();
+    for step in saved.iter().take(saved.len().saturating_sub(keep)) {
+        std::fs::remove_dir_all(out.join(format!("{CHECKPOINT}{step}")))?;
     }
-    record
+    Ok(())
 }
 
 /// The report for people.
@@ -263,12 +337,4 @@ pub(super) fn plain(report: &Value) -> String {
         text(report, "metrics"),
         text(report, "plot"),
     )
-}
-
-/// The job as it is trained here: whoever starts it lets its rewards run programs.
-fn plan(job: &JobFile) -> Plan {
-    Plan {
-        programs: Programs::Allowed,
-        ..Plan::from(job)
-    }
 }
