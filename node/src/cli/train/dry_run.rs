@@ -10,7 +10,7 @@ use gym_training::tokenizer::TextTokenizer;
 use gym_training::trainer::Limits;
 use serde_json::{Value, json};
 
-/// Share of the available memory that a run plans with: measured peaks of whole batches were up to 1.3 times the
+/// Share of the available memory that a run plans with: measured peaks of whole batches were up to 1.35 times the
 /// estimate (docs/results.md).
 const SHARE: f64 = 0.75;
 
