@@ -54,6 +54,37 @@ fn a_list_a_regular_expression_and_all_linear_are_one_target() {
 }
 
 #[test]
+fn layers_may_be_left_out_by_number_or_by_name() {
+    let decoder = decoder();
+    let whole = Adapter::load(&fixture("models/qwen3/adapter")).unwrap();
+    let kept = |name: &str| name.contains("layers.1.") && !name.contains("q_proj");
+    let mut part = whole.clone();
+    part.tensors.0.retain(|name, _| kept(name));
+    let dir = tempfile::tempdir().unwrap();
+    part.save(dir.path()).unwrap();
+    let path = dir.path().join("adapter_config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let adapter = Adapter::load(dir.path()).unwrap();
+    assert!(
+        Lora::from_adapter(&decoder, &adapter).is_err(),
+        "most targets have no tensor"
+    );
+    config["layers_to_transform"] = json!([1]);
+    config["exclude_modules"] = json!(["q_proj"]);
+    std::fs::write(&path, config.to_string()).unwrap();
+    // The whole adapter with B = 0 elsewhere.
+    let mut zeroed = whole;
+    for (name, tensor) in &mut zeroed.tensors.0 {
+        if !kept(name) {
+            tensor.data.fill(0.0);
+        }
+    }
+    let want = tempfile::tempdir().unwrap();
+    zeroed.save(want.path()).unwrap();
+    assert!(max_diff(logits(&decoder, dir.path()), logits(&decoder, want.path())) < 1e-5);
+}
+
+#[test]
 fn scales_are_alpha_over_rank_or_over_its_root_or_a_patterns() {
     let decoder = decoder();
     let plain = fixture("models/qwen3/adapter");

@@ -5,6 +5,7 @@ use gym_training::adapter::Adapter;
 use gym_training::device;
 use gym_training::lora::Lora;
 use gym_training::model::Decoder;
+use gym_training::quant::Quantisation;
 use gym_training::tokenizer::TextTokenizer;
 use std::path::PathBuf;
 
@@ -16,6 +17,9 @@ pub(super) struct ModelArgs {
     /// An adapter for it: a PEFT directory, such as a job's checkpoint
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
+    /// Hold the model's linear layers in four bits a value, as jobs with use_4bit do
+    #[arg(long)]
+    use_4bit: bool,
     /// Where tensors live: auto, cpu or cuda:N
     #[arg(long, env = "HANZOD_DEVICE", default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
@@ -31,7 +35,11 @@ pub(super) struct Model {
 impl ModelArgs {
     pub(super) fn load(&self) -> anyhow::Result<Model> {
         let device = device::resolve(self.device)?.device;
-        let decoder = Decoder::load(&self.model, &device)?;
+        let quantisation = match self.use_4bit {
+            true => Quantisation::Nf4,
+            false => Quantisation::None,
+        };
+        let decoder = Decoder::load_as(&self.model, &device, quantisation)?;
         let tokenizer = TextTokenizer::load(&self.model)?;
         let lora = match &self.adapter {
             Some(dir) => {

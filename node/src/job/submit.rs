@@ -6,9 +6,12 @@ use crate::content::{Content, Pin};
 use crate::role::Role;
 use gym_protocol::cbor;
 use gym_protocol::ids::{CidBytes, PeerBytes};
-use gym_protocol::job::spec::{JobFile, LrScheduler, Resolved};
+use gym_protocol::job::spec::{JobFile, LoraSpec, LrScheduler, Resolved};
 use gym_protocol::message::{Body, JobBody};
+use gym_training::inspect::inspect;
+use gym_training::lora::Lora;
 use gym_training::reward::{Programs, Rewards};
+use gym_training::tokenizer::TextTokenizer;
 use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 
@@ -110,10 +113,11 @@ async fn prepare(
 /// the training questions.
 async fn check_locally(file: &JobFile, base: &Path) -> Result<u64, String> {
     let (model, columns) = (base.join(&file.model), file.columns.clone());
+    let lora = file.lora.clone();
     let (train, heldout) = (base.join(&file.train), base.join(&file.heldout));
     let check = move || {
         if model.is_dir() {
-            loads(&model)?;
+            loads(&model, &lora)?;
         }
         let read =
             |path: &PathBuf| gym_training::data::read_questions(path, &columns).map_err(|e| e.to_string());
@@ -160,11 +164,16 @@ async fn locate(content: &Content, key: &str, value: &str, base: &Path) -> Resul
     Ok(CidBytes::from_cid(&added.cid))
 }
 
-/// Loads the model as a worker would.
-fn loads(model: &Path) -> Result<(), String> {
-    gym_training::tokenizer::TextTokenizer::load(model).map_err(|e| e.to_string())?;
-    let device = gym_training::Device::flex();
-    gym_training::model::Decoder::load(model, &device)
-        .map(drop)
-        .map_err(|e| e.to_string())
+/// Whether the model would load where the job trains it and has the layers that its adapter is for. No weight is read: the
+/// node that submits need not have the memory to train.
+fn loads(model: &Path, lora: &LoraSpec) -> Result<(), String> {
+    TextTokenizer::load(model).map_err(|e| e.to_string())?;
+    let found = inspect(model);
+    if let Some(problem) = found.problems.into_iter().next() {
+        return Err(problem);
+    }
+    let config = found
+        .config
+        .ok_or_else(|| format!("{}: no config.json", model.display()))?;
+    Lora::check_targets(&config, lora).map_err(|e| format!("job file: lora.target_modules: {e}"))
 }

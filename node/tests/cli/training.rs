@@ -119,6 +119,18 @@ fn a_model_is_made_asked_and_judged() {
         ],
     );
     assert_eq!(judged["questions"], 4);
+    let file = file.to_str().unwrap();
+    let packed = [
+        "eval",
+        "--model",
+        model,
+        "--questions",
+        file,
+        "--max-tokens",
+        "5",
+        "--use-4bit",
+    ];
+    assert_eq!(json(&root, &packed)["questions"], 4);
     assert!((0.0..=1.0).contains(&judged["accuracy"].as_f64().unwrap()));
 }
 

@@ -159,10 +159,18 @@ impl File<'_> {
     }
 
     fn targets(&self, tensors: &TensorSet) -> Result<Vec<String>, AdapterError> {
+        let narrowed = ["layers_to_transform", "layers_pattern", "exclude_modules"];
+        let set = |key: &&str| {
+            self.object
+                .get(*key)
+                .is_some_and(|v| ![json!(null), json!([]), json!("")].contains(v))
+        };
         let mut targets = match self.object.get("target_modules") {
             None | Some(Value::Null) => Vec::new(),
+            // PEFT adapted what these keys left, and the tensors say what that was.
+            Some(_) if narrowed.iter().any(set) => modules_in(tensors),
             Some(Value::String(s)) if s.eq_ignore_ascii_case(ALL_LINEAR) => vec![ALL_LINEAR.to_owned()],
-            // PEFT adapted what the expression matched, and the tensors say what that was.
+            // Likewise what an expression matched.
             Some(Value::String(_)) => modules_in(tensors),
             Some(list) => names(list).ok_or_else(|| {
                 self.bad(
@@ -253,13 +261,19 @@ fn names(value: &Value) -> Option<Vec<String>> {
     list.iter().map(|v| v.as_str().map(str::to_owned)).collect()
 }
 
+/// The modules that tensors belong to, but for wrappers of parameters, which `target_parameters` names.
 fn modules_in(tensors: &TensorSet) -> Vec<String> {
     let modules: BTreeSet<&str> = tensors
         .0
         .keys()
         .filter_map(|name| module_of(name).map(|(module, _)| module))
         .collect();
-    modules.into_iter().map(str::to_owned).collect()
+    let wrapper = |module: &str| module.ends_with(".experts") || module.ends_with(".base_layer");
+    modules
+        .into_iter()
+        .filter(|m| !wrapper(m))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Mixtral's modules and tensors had names of their own, which adapters made then still have.

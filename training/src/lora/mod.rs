@@ -73,6 +73,14 @@ impl Lora {
         Self::assemble(device, layout, &adapter.tensors)
     }
 
+    /// Whether every target of `spec` names something in a model of this configuration.
+    ///
+    /// # Errors
+    /// A target that names no layer.
+    pub fn check_targets(config: &ModelConfig, spec: &LoraSpec) -> Result<(), LoraError> {
+        Layout::new(config, spec, &Overrides::default()).map(drop)
+    }
+
     /// Copies all tensors to the host, under PEFT's names.
     #[must_use]
     pub fn to_tensors(&self) -> TensorSet {
