@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(super) struct Args {
     #[command(flatten)]
     model: ModelArgs,
-    /// The questions: JSON lines
+    /// The questions: JSON lines or Parquet
     #[arg(long, value_name = "FILE")]
     questions: PathBuf,
     /// How many of them, from the first [default: all]

@@ -457,9 +457,9 @@ job_struct! {
     JobFile {
         /// A Hugging Face model directory, or its CID.
         model: String,
-        /// Training questions: a JSONL file, or its CID.
+        /// Training questions: a JSONL or Parquet file, or its CID.
         train: String,
-        /// Held-out questions: a JSONL file, or its CID.
+        /// Held-out questions: a JSONL or Parquet file, or its CID.
         heldout: String,
     }
 }

@@ -4,6 +4,7 @@
 //! (PROTOCOL section 5) and nothing here has state.
 
 mod jsonl;
+mod parquet;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -162,7 +163,12 @@ pub fn read_questions(path: &Path, columns: &ColumnsSpec) -> Result<Vec<Question
         path: path.to_owned(),
         source,
     };
-    let questions = jsonl::read(File::open(path).map_err(io)?, path, columns)?;
+    let mut file = File::open(path).map_err(io)?;
+    let questions = if parquet::is_parquet(&mut file).map_err(io)? {
+        parquet::read(file, path, columns)?
+    } else {
+        jsonl::read(file, path, columns)?
+    };
     if questions.is_empty() {
         return Err(DataError::Empty {
             path: path.to_owned(),
