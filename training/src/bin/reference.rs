@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Differences are absolute, relative to the largest value of the same tensor ("rel"), or counts of places that differ
 /// where nothing may ("exact").
 #[derive(Debug, Parser)]
-#[command(name = "reference", version, verbatim_doc_comment)]
+#[command(name = "reference", version)]
 #[command(after_help = "Examples:\n  \
     reference training/tests/fixtures                 every set there\n  \
     reference models/qwen3 models/qwen3_next          two models\n  \
