@@ -1,5 +1,9 @@
 //! Every committed set of reference numbers through the comparison, and sets that are wrong in each way.
-#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test helpers fail by panicking, and say what they measured"
+)]
 
 mod common;
 

@@ -1,5 +1,9 @@
 //! What a completion depends on: its prompt, the weights and the seed; and where it ends.
-#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test helpers fail by panicking, and say what they measured"
+)]
 
 mod common;
 

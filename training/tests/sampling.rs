@@ -1,5 +1,9 @@
 //! Philox, the noise and the drawn tokens against `fixtures/sampling`.
-#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "test helpers fail by panicking, and say what they measured"
+)]
 
 mod common;
 

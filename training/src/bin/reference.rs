@@ -1,5 +1,7 @@
 //! Compares this engine with reference numbers and says how far it is from them.
 
+#![allow(clippy::print_stdout, reason = "a command's result")]
+
 use clap::Parser;
 use gym_training::reference::{Check, Measure, Options, Report, compare};
 use std::path::PathBuf;

@@ -105,8 +105,6 @@ fn real(v: f64) -> Value {
 }
 
 fn key(field: &Field) -> String {
-    match value(field) {
-        Value::String(text) => text,
-        other => other.to_string(),
-    }
+    let value = value(field);
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -10,6 +10,9 @@ use serde_json::Value;
 
 const TOLERANCE: f64 = 1e-7;
 
+type Metric = fn(&LossMetrics) -> f64;
+const METRICS: [(&str, Metric); 2] = [("kl", LossMetrics::kl), ("clip_ratio", LossMetrics::clip_region)];
+
 pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceError> {
     let file = Tensors::open(&set.path("accumulation.safetensors"))?;
     let all = json(&set.path("cases.json"))?;
@@ -33,7 +36,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
 /// The set does not say how large its groups are: one size gives TRL's advantages, or none does.
 fn compare_advantages(file: &Tensors, tally: &mut Tally) -> Result<(), ReferenceError> {
     let (rewards, want) = (file.numbers("rewards")?, file.numbers("advantages")?);
-    let sizes = (2..=rewards.len()).filter(|n| rewards.len() % n == 0);
+    let sizes = (2..=rewards.len()).filter(|n| rewards.len().is_multiple_of(*n));
     let tried = sizes.map(|n| (n, advantages(&known(&rewards), n, ScaleRewards::Group).values));
     let best = tried.min_by(|(_, a), (_, b)| apart(a, &want).total_cmp(&apart(b, &want)));
     if let Some((size, got)) = best {
@@ -113,9 +116,7 @@ fn compare_metrics(
         .get("metrics_per_micro_batch")
         .ok_or_else(|| case.no("metrics_per_micro_batch", "object"))?;
     let logged = case.get("metrics_logged_by_trl");
-    let ours: [(&str, fn(&LossMetrics) -> f64); 2] =
-        [("kl", LossMetrics::kl), ("clip_ratio", LossMetrics::clip_region)];
-    for (key, of) in ours {
+    for (key, of) in METRICS {
         let Some(want) = each.get(key).and_then(Value::as_array) else {
             continue;
         };

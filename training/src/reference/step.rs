@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
 
     /// One group size gives the set's advantages, or none does.
     fn compare_advantages(&self, tally: &mut Tally) {
-        let sizes = (2..=self.rewards.len()).filter(|n| self.rewards.len() % n == 0);
+        let sizes = (2..=self.rewards.len()).filter(|n| self.rewards.len().is_multiple_of(*n));
         let want = &self.batch.advantages;
         let tried = sizes.map(|n| {
             (

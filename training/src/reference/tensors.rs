@@ -63,20 +63,14 @@ impl Tensors {
     /// F32 or F64 values.
     pub(super) fn numbers(&self, name: &str) -> Result<Vec<f64>, ReferenceError> {
         let (dtype, data) = self.data(name)?;
-        match dtype {
-            Dtype::F32 => Ok(data
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f64::from(f32::from_le_bytes(*b)))
-                .collect()),
-            Dtype::F64 => Ok(data
-                .as_chunks()
-                .0
-                .iter()
-                .map(|b| f64::from_le_bytes(*b))
-                .collect()),
-            other => Err(self.wrong(name, &format!("is {other:?}, not F32 or F64"))),
+        if dtype == Dtype::F32 {
+            let all = data.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+            Ok(all.map(f64::from).collect())
+        } else if dtype == Dtype::F64 {
+            let all = data.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b));
+            Ok(all.collect())
+        } else {
+            Err(self.wrong(name, &format!("is {dtype:?}, not F32 or F64")))
         }
     }
 
@@ -88,16 +82,14 @@ impl Tensors {
     pub(super) fn ids(&self, name: &str) -> Result<Vec<u32>, ReferenceError> {
         let (dtype, data) = self.data(name)?;
         let negative = |_| self.wrong(name, "has a number that is no token id");
-        match dtype {
-            Dtype::I32 => {
-                let all = data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b));
-                all.map(u32::try_from).collect::<Result<_, _>>().map_err(negative)
-            }
-            Dtype::I64 => {
-                let all = data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
-                all.map(u32::try_from).collect::<Result<_, _>>().map_err(negative)
-            }
-            other => Err(self.wrong(name, &format!("is {other:?}, not I32 or I64"))),
+        if dtype == Dtype::I32 {
+            let all = data.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b));
+            all.map(u32::try_from).collect::<Result<_, _>>().map_err(negative)
+        } else if dtype == Dtype::I64 {
+            let all = data.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
+            all.map(u32::try_from).collect::<Result<_, _>>().map_err(negative)
+        } else {
+            Err(self.wrong(name, &format!("is {dtype:?}, not I32 or I64")))
         }
     }
 
