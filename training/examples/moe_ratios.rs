@@ -37,15 +37,29 @@ fn main() -> Result<(), Failure> {
         None => None,
     };
     let sequences = sample(&bf16, lora.as_ref(), Path::new(model), Path::new(questions))?;
-    let per_token = f32.config().to_json()["num_experts_per_tok"].as_u64().unwrap_or(1) as usize;
+    let per_token = f32.config().to_json()["num_experts_per_tok"]
+        .as_u64()
+        .unwrap_or(1) as usize;
     let (mut plain, mut replayed) = (Spread::default(), Spread::default());
     let mut differing = Vec::new();
     for chunk in sequences.chunks(32) {
         let packed = Packed::rows(&chunk.iter().map(|s| s.tokens.as_slice()).collect::<Vec<_>>());
         let (mut sampled, mut own) = (Routes::default(), Routes::default());
-        let low = log_probs(&bf16, bf16.hidden_routed(&packed, lora.as_ref(), Routing::Record(&mut sampled))?, &packed);
-        let high = log_probs(&f32, f32.hidden_routed(&packed, lora.as_ref(), Routing::Record(&mut own))?, &packed);
-        let forced = log_probs(&f32, f32.hidden_routed(&packed, lora.as_ref(), Routing::Replay(&sampled))?, &packed);
+        let low = log_probs(
+            &bf16,
+            bf16.hidden_routed(&packed, lora.as_ref(), Routing::Record(&mut sampled))?,
+            &packed,
+        );
+        let high = log_probs(
+            &f32,
+            f32.hidden_routed(&packed, lora.as_ref(), Routing::Record(&mut own))?,
+            &packed,
+        );
+        let forced = log_probs(
+            &f32,
+            f32.hidden_routed(&packed, lora.as_ref(), Routing::Replay(&sampled))?,
+            &packed,
+        );
         differing.extend(own.differing(&sampled, per_token));
         for ((sequence, segment), start) in chunk.iter().zip(packed.segments()).zip(starts(&packed)) {
             let completion = start + sequence.prompt - 1..start + segment.places.len() - 1;
@@ -55,8 +69,14 @@ fn main() -> Result<(), Failure> {
     }
     println!("sequences {}, tokens {}", plain.means.len(), plain.tokens.len());
     let share = differing.iter().sum::<f64>() / differing.len().max(1) as f64;
-    println!("places whose experts differ between bf16 and f32: {:.2} %", 100.0 * share);
-    println!("{:16} {:>12} {:>14} {:>16} {:>9}", "", "token spread", "spread/√length", "sequence spread", "ratio");
+    println!(
+        "places whose experts differ between bf16 and f32: {:.2} %",
+        100.0 * share
+    );
+    println!(
+        "{:16} {:>12} {:>14} {:>16} {:>9}",
+        "", "token spread", "spread/√length", "sequence spread", "ratio"
+    );
     plain.print("router");
     replayed.print("routing replay");
     Ok(())
@@ -67,7 +87,12 @@ struct Sequence {
     prompt: usize,
 }
 
-fn sample(decoder: &Decoder, lora: Option<&Lora>, model: &Path, questions: &Path) -> Result<Vec<Sequence>, Failure> {
+fn sample(
+    decoder: &Decoder,
+    lora: Option<&Lora>,
+    model: &Path,
+    questions: &Path,
+) -> Result<Vec<Sequence>, Failure> {
     let tokenizer = TextTokenizer::load(model)?;
     let questions = read_questions(questions, &ColumnsSpec::default())?;
     let prompts: Vec<Vec<u32>> = questions
@@ -80,7 +105,9 @@ fn sample(decoder: &Decoder, lora: Option<&Lora>, model: &Path, questions: &Path
         .zip(&prompts)
         .map(|(row, prompt)| Request {
             prompt,
-            draws: (0..GROUP).map(|sample| Draw::Noise(key.noise(0, row, sample))).collect(),
+            draws: (0..GROUP)
+                .map(|sample| Draw::Noise(key.noise(0, row, sample)))
+                .collect(),
         })
         .collect();
     let config = GenerateConfig {
@@ -110,7 +137,9 @@ fn log_probs(decoder: &Decoder, hidden: Tensor<2>, packed: &Packed) -> Vec<f64> 
     let log_p = activation::log_softmax(logits.cast(burn::tensor::FloatDType::F32), 1);
     let flat: Vec<f32> = log_p.to_data().iter::<f32>().collect();
     let next = packed.ids().iter().skip(1).chain([&0]);
-    next.enumerate().map(|(place, id)| f64::from(flat[place * vocabulary + *id as usize])).collect()
+    next.enumerate()
+        .map(|(place, id)| f64::from(flat[place * vocabulary + *id as usize]))
+        .collect()
 }
 
 fn starts(packed: &Packed) -> impl Iterator<Item = usize> + '_ {
@@ -131,7 +160,8 @@ struct Spread {
 impl Spread {
     fn add(&mut self, log_ratios: &[f64]) {
         if !log_ratios.is_empty() {
-            self.means.push(log_ratios.iter().sum::<f64>() / log_ratios.len() as f64);
+            self.means
+                .push(log_ratios.iter().sum::<f64>() / log_ratios.len() as f64);
             self.tokens.extend_from_slice(log_ratios);
         }
     }
@@ -140,7 +170,10 @@ impl Spread {
         let length = self.tokens.len() as f64 / self.means.len().max(1) as f64;
         let (token, sequence) = (deviation(&self.tokens), deviation(&self.means));
         let independent = token / length.sqrt();
-        println!("{name:16} {token:>12.3e} {independent:>14.3e} {sequence:>16.3e} {:>9.2}", sequence / independent);
+        println!(
+            "{name:16} {token:>12.3e} {independent:>14.3e} {sequence:>16.3e} {:>9.2}",
+            sequence / independent
+        );
     }
 }
 

@@ -73,8 +73,16 @@ fn main() -> Result<(), Failure> {
     let chosen = resolve(args.device)?;
     let gpu = chosen.place != DeviceChoice::Cpu;
     let loading = Loading {
-        quantisation: if args.dense { Quantisation::None } else { Quantisation::Nf4 },
-        precision: if args.bf16 || gpu { Precision::Bf16 } else { Precision::F32 },
+        quantisation: if args.dense {
+            Quantisation::None
+        } else {
+            Quantisation::Nf4
+        },
+        precision: if args.bf16 || gpu {
+            Precision::Bf16
+        } else {
+            Precision::F32
+        },
     };
     eprintln!("device {}; {loading:?}", chosen.why);
     let started = Instant::now();
@@ -88,7 +96,15 @@ fn main() -> Result<(), Failure> {
         let decoder = Decoder::init_as(config, 1, &chosen.device, loading)?;
         let loading_s = loaded.elapsed().as_secs_f64();
         let weights: usize = decoder.weights().0.values().map(|w| w.resident_bytes()).sum();
-        let lora = Lora::init(&decoder, &LoraSpec { rank: 16, alpha: 32.0, ..LoraSpec::default() }, 1)?;
+        let lora = Lora::init(
+            &decoder,
+            &LoraSpec {
+                rank: 16,
+                alpha: 32.0,
+                ..LoraSpec::default()
+            },
+            1,
+        )?;
         let rollout = best(args.repeat, || rollout(&decoder, &lora, &args))?;
         let training = best(args.repeat, || training(&decoder, &lora, &args))?;
         let rows = args.rows as usize;
@@ -164,7 +180,9 @@ fn prompt(args: &Args) -> Vec<u32> {
 
 fn rollout(decoder: &Decoder, lora: &Lora, args: &Args) -> Result<(), Failure> {
     let (prompt, key) = (prompt(args), RolloutKey::offline(1));
-    let draws = (0..args.rows).map(|sample| Draw::Noise(key.noise(0, 0, sample))).collect();
+    let draws = (0..args.rows)
+        .map(|sample| Draw::Noise(key.noise(0, 0, sample)))
+        .collect();
     let config = GenerateConfig {
         filters: Filters::default(),
         max_new_tokens: args.completion,
@@ -173,7 +191,15 @@ fn rollout(decoder: &Decoder, lora: &Lora, args: &Args) -> Result<(), Failure> {
         max_rows: args.rows as usize,
         stop: None,
     };
-    let made = generate(decoder, Some(lora), &[Request { prompt: &prompt, draws }], &config)?;
+    let made = generate(
+        decoder,
+        Some(lora),
+        &[Request {
+            prompt: &prompt,
+            draws,
+        }],
+        &config,
+    )?;
     match made[0].iter().all(|c| c.tokens.len() == args.completion) {
         true => Ok(()),
         false => Err("a completion ended early".into()),
@@ -183,9 +209,16 @@ fn rollout(decoder: &Decoder, lora: &Lora, args: &Args) -> Result<(), Failure> {
 fn training(decoder: &Decoder, lora: &Lora, args: &Args) -> Result<(), Failure> {
     let prompt = prompt(args);
     let completions: Vec<Vec<u32>> = (0..args.rows)
-        .map(|row| (0..args.completion as u32).map(|i| 3 + (i * 11 + row * 5) % 500).collect())
+        .map(|row| {
+            (0..args.completion as u32)
+                .map(|i| 3 + (i * 11 + row * 5) % 500)
+                .collect()
+        })
         .collect();
-    let sequences: Vec<(&[u32], &[u32])> = completions.iter().map(|c| (prompt.as_slice(), c.as_slice())).collect();
+    let sequences: Vec<(&[u32], &[u32])> = completions
+        .iter()
+        .map(|c| (prompt.as_slice(), c.as_slice()))
+        .collect();
     let gradient = vec![vec![1.0 / args.completion as f64; args.completion]; completions.len()];
     let gradients = policy_gradient(decoder, lora, &sequences, &gradient, 1.0);
     match gradients.0.values().any(|t| t.data.iter().any(|g| *g != 0.0)) {
