@@ -18,6 +18,16 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// What training computes in on `device`: f32 on the CPU, bf16 on a GPU.
+    #[must_use]
+    pub fn for_device(device: &Device) -> Self {
+        if device.clone().inner() == Device::flex() {
+            Self::F32
+        } else {
+            Self::Bf16
+        }
+    }
+
     /// How a tensor is held. Norms and what routes or decays are small, and what they decide is not.
     pub(super) fn dtype(self, role: Role) -> DType {
         match (self, role) {

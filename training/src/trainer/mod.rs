@@ -21,7 +21,7 @@ pub use step::{Outcome, StepInput, StepReport};
 
 use crate::data::Question;
 use crate::memory::{DoesNotFit, Fit, Place, Requirements};
-use crate::model::Decoder;
+use crate::model::{Decoder, Loading, Precision};
 use crate::optim::Moments;
 use crate::reward::Rewards;
 use crate::tokenizer::TextTokenizer;
@@ -55,6 +55,8 @@ impl Default for Limits {
 pub struct Trainer {
     plan: Plan,
     learner: Learner,
+    /// Draws rollouts in place of the learner's own model.
+    sampler: Option<Decoder>,
     tokenizer: TextTokenizer,
     rewards: Rewards,
     questions: BTreeMap<u64, Prepared>,
@@ -87,7 +89,11 @@ impl Trainer {
         if plan.gspo.group_size < 2 {
             return Err(TrainerError::GroupSize(plan.gspo.group_size));
         }
-        let decoder = Decoder::load_as(model_dir, device, plan.quantisation)?;
+        let loading = Loading {
+            quantisation: plan.quantisation,
+            precision: Precision::for_device(device),
+        };
+        let decoder = Decoder::load_as(model_dir, device, loading)?;
         let tokenizer = TextTokenizer::load(model_dir)?;
         let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
         if ours > models {
@@ -99,6 +105,7 @@ impl Trainer {
         let rewards = Rewards::with_programs(&plan.rewards, plan.programs)?;
         let mut trainer = Self {
             learner: Learner::new(decoder, &plan)?,
+            sampler: None,
             plan,
             tokenizer,
             rewards,
@@ -110,6 +117,20 @@ impl Trainer {
             trainer.questions.insert(prepared.question.row, prepared);
         }
         Ok(trainer)
+    }
+
+    /// Draws rollouts from a second copy of the model, which computes in `precision`, as an inference engine beside the
+    /// trainer does. `model_dir` is the model's. Training and evaluation stay with the first.
+    ///
+    /// # Errors
+    /// Anything in the model that cannot be used.
+    pub fn sample_in(&mut self, model_dir: &Path, precision: Precision) -> Result<(), TrainerError> {
+        let loading = Loading {
+            quantisation: self.plan.quantisation,
+            precision,
+        };
+        self.sampler = Some(Decoder::load_as(model_dir, self.learner.decoder.device(), loading)?);
+        Ok(())
     }
 
     /// Sets what bounds memory.

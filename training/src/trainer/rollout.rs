@@ -67,7 +67,7 @@ impl Trainer {
         };
         let requests: Vec<Request<'_>> = questions.iter().flat_map(|q| parts(q)).collect();
         let mut drawn = generate(
-            &self.learner.decoder,
+            self.sampler.as_ref().unwrap_or(&self.learner.decoder),
             Some(lora),
             &requests,
             &self.generate_config(),

@@ -10,6 +10,7 @@ mod setup;
 use super::Context;
 use crate::config::DeviceChoice;
 use gym_training::device;
+use gym_training::model::Precision;
 use run::Run;
 use setup::Setup;
 use std::path::PathBuf;
@@ -50,6 +51,10 @@ pub(super) struct Args {
     /// Where tensors live: auto, cpu or cuda:N
     #[arg(long, env = "HANZOD_DEVICE", default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,
+    /// Draw rollouts from a second copy of the model that computes in this precision, as an inference engine would
+    /// [default: the model in training draws them]
+    #[arg(long, value_name = "PRECISION")]
+    rollout_precision: Option<RolloutPrecision>,
     /// CPU threads for tensors; changes no result [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -76,6 +81,24 @@ pub(super) struct Args {
         value_name = "N"
     )]
     completions: usize,
+}
+
+/// Numbers that rollouts are drawn in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum RolloutPrecision {
+    /// Single precision.
+    F32,
+    /// bfloat16.
+    Bf16,
+}
+
+impl From<RolloutPrecision> for Precision {
+    fn from(precision: RolloutPrecision) -> Self {
+        match precision {
+            RolloutPrecision::F32 => Self::F32,
+            RolloutPrecision::Bf16 => Self::Bf16,
+        }
+    }
 }
 
 pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {

@@ -54,6 +54,9 @@ impl<'a> Run<'a> {
             &chosen.device,
             setup.train.clone(),
         )?;
+        if let Some(precision) = args.rollout_precision {
+            trainer.sample_in(&setup.model, precision.into())?;
+        }
         if let Some(budget) = dry_run::budget(args, chosen) {
             let fit = trainer.fit(dry_run::place(chosen), budget)?;
             if fit.limits != Limits::default() || fit.checkpointing != setup.job.gspo.gradient_checkpointing {
