@@ -57,6 +57,42 @@ fn drawn(row: usize) -> Vec<Draw> {
 }
 
 #[test]
+fn ids_that_the_tokenizer_has_no_token_for_are_never_drawn() {
+    let whole = load("qwen3");
+    let limited = whole.clone().drawing_below(40);
+    let prompts = prompts(16);
+    let requests: Vec<Request<'_>> = prompts
+        .iter()
+        .enumerate()
+        .map(|(row, prompt)| Request {
+            prompt,
+            draws: [drawn(row), vec![Draw::Greedy]].concat(),
+        })
+        .collect();
+    let mut config = config(12, 16);
+    config.filters.top_p = 0.95;
+    let tokens = |decoder: &Decoder| -> Vec<u32> {
+        let all = generate(decoder, None, &requests, &config).unwrap();
+        all.into_iter().flatten().flat_map(|c| c.tokens).collect()
+    };
+    assert!(tokens(&whole).iter().any(|t| *t >= 40));
+    assert!(tokens(&limited).iter().all(|t| *t < 40));
+    assert!(tokens(&limited.inner().unwrap()).iter().all(|t| *t < 40));
+    // They keep their share of the softmax: the log-probability is the whole model's.
+    let one = [Request {
+        prompt: &prompts[0],
+        draws: vec![Draw::Greedy],
+    }];
+    let completion = &generate(&limited, None, &one, &config).unwrap()[0][0];
+    let logits = whole.logits(whole.hidden(&Packed::rows(&[&prompts[0]]), None));
+    let logits: Vec<f32> = logits.to_data().iter::<f32>().collect();
+    let vocab = whole.config().vocab_size;
+    let last = LogSoftmax::of(&logits[logits.len() - vocab..], 1.0);
+    let apart = last.at(completion.tokens[0]) as f32 - completion.log_probs[0];
+    assert!(apart.abs() < 1e-4, "{apart}");
+}
+
+#[test]
 fn a_completion_is_the_same_in_every_batch() {
     for model in ["qwen3", "qwen3_moe", "qwen3_next"] {
         let decoder = load(model);

@@ -4,7 +4,7 @@ use crate::config::DeviceChoice;
 use gym_training::adapter::Adapter;
 use gym_training::device;
 use gym_training::lora::Lora;
-use gym_training::model::Decoder;
+use gym_training::model::{Decoder, Loading, Precision};
 use gym_training::quant::Quantisation;
 use gym_training::tokenizer::TextTokenizer;
 use std::path::PathBuf;
@@ -39,8 +39,13 @@ impl ModelArgs {
             true => Quantisation::Nf4,
             false => Quantisation::None,
         };
-        let decoder = Decoder::load_as(&self.model, &device, quantisation)?;
+        let loading = Loading {
+            quantisation,
+            precision: Precision::for_device(&device),
+        };
         let tokenizer = TextTokenizer::load(&self.model)?;
+        let decoder = Decoder::load_as(&self.model, &device, loading)?;
+        let decoder = decoder.drawing_below(tokenizer.id_limit());
         let lora = match &self.adapter {
             Some(dir) => {
                 let adapter = Adapter::load(dir)?;

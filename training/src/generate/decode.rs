@@ -5,6 +5,7 @@ use crate::lora::Lora;
 use crate::model::{Decoder, KvCache, Packed};
 use crate::sampling::{Choice, LogSoftmax};
 use burn::tensor::{Int, Tensor, TensorData};
+use std::borrow::Cow;
 
 /// A batch under way. Row i of the cache is `rows[i]`.
 pub(super) struct Decoding<'a> {
@@ -120,7 +121,7 @@ impl<'a> Decoding<'a> {
         } else {
             [self.requests[row.request].prompt, row.tokens.as_slice()].concat()
         };
-        let scores = filters.scores(logits, &seen);
+        let scores = filters.scores(&drawable(logits, self.decoder.drawable()), &seen);
         let choice = match row.draw {
             Draw::Greedy => Choice::greedy(&scores),
             Draw::Noise(noise) => noise.choice(&scores, position as u32),
@@ -175,6 +176,16 @@ impl<'a> Decoding<'a> {
             self.rows.retain(|r| !r.finished);
         }
     }
+}
+
+/// Logits with nothing left for ids from `limit` on.
+fn drawable(logits: &[f32], limit: usize) -> Cow<'_, [f32]> {
+    if limit >= logits.len() {
+        return Cow::Borrowed(logits);
+    }
+    let mut logits = logits.to_vec();
+    logits[limit..].fill(f32::NEG_INFINITY);
+    Cow::Owned(logits)
 }
 
 fn to_rows(logits: Tensor<2>) -> Vec<Vec<f32>> {

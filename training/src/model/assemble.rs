@@ -32,6 +32,7 @@ pub(super) fn decoder(config: ModelConfig, weights: Weights, device: &Device) ->
         HeadKind::Untied => parts.matrix("lm_head.weight")?,
     };
     Ok(Decoder {
+        drawable: config.vocab_size,
         rope: Rope::new(&config.rope),
         embedding,
         blocks,

@@ -3,7 +3,7 @@
 
 use super::pass::{Pass, State};
 use super::routing::LayerRouting;
-use super::{Decoder, Packed, indices};
+use super::{Decoder, Packed, indices, narrow};
 use crate::lora::{LeafGradients, Lora};
 use burn::tensor::{IndexingUpdateOp, Tensor};
 use gym_protocol::tensor::TensorSet;
@@ -30,9 +30,9 @@ impl Decoder {
         }
         inputs.push(x.clone());
         Checkpointed {
+            hidden: narrow(self.norm.forward(x), pass.dtype),
             pass,
             inputs,
-            hidden: self.norm.forward(x),
         }
     }
 }
@@ -62,7 +62,7 @@ impl Checkpointed {
         let mut taken = LeafGradients::default();
         let last = self.inputs.pop().unwrap_or_else(|| self.hidden.clone());
         let last = last.autodiff().require_grad();
-        let normed = decoder.norm.forward(last.clone());
+        let normed = narrow(decoder.norm.forward(last.clone()), self.pass.dtype);
         let gradients = (normed * by_hidden).sum().backward();
         let mut by_output = last.grad(&gradients);
         for (index, block) in decoder.blocks.iter().enumerate().rev() {
@@ -86,5 +86,40 @@ impl Checkpointed {
             lora.collect(&mut gradients, &mut taken);
         }
         lora.put_together(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::adapter::Adapter;
+    use crate::model::Precision;
+    use burn::tensor::Device;
+    use std::path::Path;
+
+    #[test]
+    fn blocks_run_again_give_the_graphs_gradients_in_either_precision() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/fixtures/models")
+            .join("qwen3");
+        let adapter = Adapter::load(&dir.join("adapter")).unwrap();
+        let packed = Packed::rows(&[vec![5u32, 6, 7, 8, 9], vec![3, 4, 5]]);
+        let places = [1, 4, 7];
+        for precision in [Precision::F32, Precision::Bf16] {
+            let decoder = Decoder::load_as(&dir, &Device::flex(), precision).unwrap();
+            let lora = Lora::from_adapter(&decoder, &adapter).unwrap().tracked();
+            let hidden = decoder.hidden_at(&packed, Some(&lora), &places);
+            let by_hidden = hidden.clone().inner();
+            let whole = lora.take_gradients(&mut (hidden * by_hidden.clone()).sum().backward());
+            let pass = decoder.checkpointed(&packed, Some(&lora));
+            assert_eq!(pass.hidden_at(&decoder, &places).to_data(), by_hidden.to_data());
+            let again = pass.backward(&decoder, &lora, &places, by_hidden);
+            for (name, tensor) in &whole.0 {
+                let scale = tensor.data.iter().fold(0f32, |m, v| m.max(v.abs()));
+                let pairs = tensor.data.iter().zip(&again.0[name].data);
+                let apart = pairs.fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+                assert!(apart <= 1e-5 * scale, "{precision:?} {name}: {apart} of {scale}");
+            }
+        }
     }
 }

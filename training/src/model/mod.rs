@@ -70,6 +70,8 @@ pub struct Decoder {
     head: Tensor<2>,
     rope: Rope,
     device: Device,
+    /// Ids from here on belong to no token.
+    drawable: usize,
 }
 
 /// x + mixer(norm(x)), then x + mlp(norm(x)).
@@ -208,6 +210,20 @@ impl Decoder {
         assemble::decoder(config, weights, device)
     }
 
+    /// The same model with ids from `limit` on never drawn: rows of the embedding that the tokenizer has no token for.
+    /// They keep their share of the softmax.
+    #[must_use]
+    pub fn drawing_below(mut self, limit: usize) -> Self {
+        self.drawable = limit.min(self.config.vocab_size);
+        self
+    }
+
+    /// Ids below this one may be drawn.
+    #[must_use]
+    pub fn drawable(&self) -> usize {
+        self.drawable
+    }
+
     /// The configuration.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
@@ -243,6 +259,7 @@ impl Decoder {
             self.weights.map(Weight::tracked),
             &self.device,
         )
+        .map(|d| d.drawing_below(self.drawable))
     }
 
     /// The same model without gradients.
@@ -251,6 +268,7 @@ impl Decoder {
     /// None: the weights are this model's own.
     pub fn inner(&self) -> Result<Self, LoadError> {
         Self::from_weights(self.config.clone(), self.weights.map(Weight::inner), &self.device)
+            .map(|d| d.drawing_below(self.drawable))
     }
 
     /// The same model with other values, by name.
@@ -270,7 +288,7 @@ impl Decoder {
             })?;
             weights.0.insert(name.clone(), weight);
         }
-        Self::from_weights(self.config.clone(), weights, &self.device)
+        Self::from_weights(self.config.clone(), weights, &self.device).map(|d| d.drawing_below(self.drawable))
     }
 
     /// Takes the gradients of all weights of a tracked model out of `gradients`, by name; a weight the loss does
@@ -372,7 +390,7 @@ impl Decoder {
     /// Logits [N, V] of hidden states [N, H], in f32.
     #[must_use]
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        wide(hidden.matmul(self.head.clone().transpose()))
+        wide(narrow(hidden, self.head.dtype()).matmul(self.head.clone().transpose()))
     }
 
     /// ∂/∂hidden [N, H] of a loss whose ∂/∂logits [N, V] is given: the head's backward pass.

@@ -18,13 +18,13 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// What training computes in on `device`: f32 on the CPU, bf16 on a GPU.
+    /// bf16 on a GPU that has it; f32 on the CPU, which would only widen it again for each product.
     #[must_use]
     pub fn for_device(device: &Device) -> Self {
-        if device.clone().inner() == Device::flex() {
-            Self::F32
-        } else {
+        if device.clone().inner() != Device::flex() && device.supports_dtype(DType::BF16) {
             Self::Bf16
+        } else {
+            Self::F32
         }
     }
 

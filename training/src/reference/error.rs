@@ -1,6 +1,5 @@
 //! Why a set cannot be compared.
 
-use super::Kind;
 use std::path::PathBuf;
 
 /// Why a directory of reference numbers cannot be compared.
@@ -67,12 +66,6 @@ pub enum ReferenceError {
     /// What this crate makes of the set's files is an error.
     #[error("{0}")]
     Ours(String),
-    /// A kind that this build does not compute.
-    #[error("sets of kind {kind} are not computed by this build")]
-    Unsupported {
-        /// The kind.
-        kind: Kind,
-    },
 }
 
 impl ReferenceError {

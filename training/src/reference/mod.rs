@@ -5,6 +5,7 @@
 //! built in. Every quantity in it is compared: one that is missing, and one that nothing here knows, is a failure.
 
 mod accumulation;
+mod bf16;
 mod error;
 mod gspo;
 mod kind;
@@ -64,7 +65,7 @@ fn compare_set(dir: &Path, kind: Kind, options: &Options) -> Report {
         Kind::MoeAdapter => moe_adapter::compare(&set, &mut tally),
         Kind::Sampling => sampling::compare(&set, &mut tally),
         Kind::Tokenizer => tokenizer::compare(&set, &mut tally),
-        Kind::Bf16 => Err(ReferenceError::Unsupported { kind }),
+        Kind::Bf16 => bf16::compare(&set, &mut tally),
     };
     if let Err(error) = result {
         tally.problem(error.to_string());

@@ -180,6 +180,14 @@ impl TextTokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// One more than the largest id: no token has this id or one above, though a model's embedding may have rows for
+    /// them.
+    #[must_use]
+    pub fn id_limit(&self) -> usize {
+        let largest = self.inner.get_vocab(true).into_values().max();
+        largest.map_or(0, |id| id as usize + 1)
+    }
+
     /// Whether conversations can be rendered.
     #[must_use]
     pub fn has_chat_template(&self) -> bool {

@@ -93,8 +93,8 @@ impl Trainer {
             quantisation: plan.quantisation,
             precision: Precision::for_device(device),
         };
-        let decoder = Decoder::load_as(model_dir, device, loading)?;
         let tokenizer = TextTokenizer::load(model_dir)?;
+        let decoder = Decoder::load_as(model_dir, device, loading)?.drawing_below(tokenizer.id_limit());
         let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
         if ours > models {
             return Err(TrainerError::Vocabulary {
@@ -129,7 +129,8 @@ impl Trainer {
             quantisation: self.plan.quantisation,
             precision,
         };
-        self.sampler = Some(Decoder::load_as(model_dir, self.learner.decoder.device(), loading)?);
+        let sampler = Decoder::load_as(model_dir, self.learner.decoder.device(), loading)?;
+        self.sampler = Some(sampler.drawing_below(self.tokenizer.id_limit()));
         Ok(())
     }
 
