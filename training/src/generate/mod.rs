@@ -115,6 +115,7 @@ pub fn generate(
 ) -> Result<Vec<Vec<Completion>>, GenerateError> {
     check(decoder, requests)?;
     let lora = lora.map(Lora::inner);
+    let decoder = &decoder.merged(lora.as_ref());
     let mut results: Vec<Vec<Completion>> = requests.iter().map(|_| Vec::new()).collect();
     for batch in batches(requests, config.max_rows) {
         let decoding = Decoding::prefill(decoder, lora.as_ref(), requests, &batch, config)?;

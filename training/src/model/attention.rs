@@ -61,6 +61,17 @@ impl Attention {
         self.o.forward(narrow(mixed, dtype), lora)
     }
 
+    /// See [`Linear::merged`].
+    pub(crate) fn merged(&self, lora: Option<&Lora>) -> Self {
+        Self {
+            q: self.q.merged(lora),
+            k: self.k.merged(lora),
+            v: self.v.merged(lora),
+            o: self.o.merged(lora),
+            ..self.clone()
+        }
+    }
+
     /// Queries, and the output's gate, [N, heads·D] both.
     fn queries(&self, x: Tensor<2>, lora: Option<&Lora>) -> (Tensor<2>, Option<Tensor<2>>) {
         let q = self.q.forward(x, lora);

@@ -13,16 +13,51 @@ pub(crate) struct Linear {
     weight: Frozen,
     /// [out]
     bias: Option<Tensor<1>>,
+    adapter: AdapterTerm,
+}
+
+/// Where the adapter's term is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AdapterTerm {
+    /// Added to each product.
+    Apart,
+    /// In the weight.
+    Merged,
 }
 
 impl Linear {
     pub(crate) fn new(name: String, weight: Frozen, bias: Option<Tensor<1>>) -> Self {
-        Self { name, weight, bias }
+        Self {
+            name,
+            weight,
+            bias,
+            adapter: AdapterTerm::Apart,
+        }
     }
 
     /// `x` [N, in] to [N, out].
     pub(crate) fn forward(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
-        let adapter = lora.and_then(|l| l.adapter(&self.name));
+        let adapter = match self.adapter {
+            AdapterTerm::Apart => self.adapter(lora),
+            AdapterTerm::Merged => None,
+        };
         ops::linear(x, &self.weight, self.bias.as_ref(), adapter)
+    }
+
+    /// The same layer for rollouts with `lora`: its term in the weight where the weight can take it.
+    pub(crate) fn merged(&self, lora: Option<&Lora>) -> Self {
+        match self.weight.merged(self.adapter(lora)) {
+            Some(weight) => Self {
+                name: self.name.clone(),
+                weight,
+                bias: self.bias.clone(),
+                adapter: AdapterTerm::Merged,
+            },
+            None => self.clone(),
+        }
+    }
+
+    fn adapter<'a>(&self, lora: Option<&'a Lora>) -> Option<&'a ops::Adapter> {
+        lora.and_then(|l| l.adapter(&self.name))
     }
 }

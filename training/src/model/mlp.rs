@@ -22,4 +22,13 @@ impl Mlp {
         let up = wide(self.up.forward(x, lora));
         self.down.forward(narrow(ops::swiglu(gate, up), dtype), lora)
     }
+
+    /// See [`Linear::merged`].
+    pub(crate) fn merged(&self, lora: Option<&Lora>) -> Self {
+        Self {
+            gate: self.gate.merged(lora),
+            up: self.up.merged(lora),
+            down: self.down.merged(lora),
+        }
+    }
 }

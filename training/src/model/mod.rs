@@ -43,6 +43,7 @@ pub(crate) use store::{files as weight_files, map_file, to_f32};
 pub use weights::{Weight, Weights};
 
 use crate::lora::Lora;
+use crate::ops::{self, Frozen};
 use crate::quant::{QuantError, Quantisation};
 use attention::Attention;
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
@@ -73,6 +74,9 @@ pub struct Decoder {
     /// Ids from here on belong to no token.
     drawable: usize,
 }
+
+/// Most values in linear layers for a second copy of them in rollouts: 256 MiB.
+const MERGE_LIMIT: usize = 1 << 26;
 
 /// x + mixer(norm(x)), then x + mlp(norm(x)).
 #[derive(Clone, Debug)]
@@ -387,10 +391,35 @@ impl Decoder {
         hidden
     }
 
+    /// The same model for rollouts with `lora`: the adapter is put into the dense weights of attention and MLP, so it
+    /// costs nothing a token. A second copy of these weights; for a model too large for that, the model as it is.
+    #[must_use]
+    pub(crate) fn merged(&self, lora: Option<&Lora>) -> Self {
+        let layers = self.config.linear_layers();
+        if layers
+            .iter()
+            .map(|l| l.shape.iter().product::<usize>())
+            .sum::<usize>()
+            > MERGE_LIMIT
+        {
+            return self.clone();
+        }
+        let head = match Frozen::from(self.head.clone()).merged(None) {
+            Some(Frozen::Dense(head)) => head,
+            Some(Frozen::Nf4(_)) | None => self.head.clone(),
+        };
+        Self {
+            blocks: self.blocks.iter().map(|block| block.merged(lora)).collect(),
+            head,
+            ..self.clone()
+        }
+    }
+
     /// Logits [N, V] of hidden states [N, H], in f32.
     #[must_use]
     pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
-        wide(narrow(hidden, self.head.dtype()).matmul(self.head.clone().transpose()))
+        let hidden = narrow(hidden, self.head.dtype());
+        wide(ops::linear(hidden, &Frozen::from(self.head.clone()), None, None))
     }
 
     /// ∂/∂hidden [N, H] of a loss whose ∂/∂logits [N, V] is given: the head's backward pass.
@@ -435,6 +464,20 @@ impl Decoder {
 }
 
 impl Block {
+    fn merged(&self, lora: Option<&Lora>) -> Self {
+        Self {
+            mixer: match &self.mixer {
+                MixerLayer::Attention(attention) => MixerLayer::Attention(Box::new(attention.merged(lora))),
+                MixerLayer::DeltaNet(net) => MixerLayer::DeltaNet(net.clone()),
+            },
+            mlp: match &self.mlp {
+                MlpLayer::Dense(mlp) => MlpLayer::Dense(Box::new(mlp.merged(lora))),
+                MlpLayer::Experts(experts) => MlpLayer::Experts(experts.clone()),
+            },
+            ..self.clone()
+        }
+    }
+
     fn forward(
         &self,
         x: Tensor<2>,

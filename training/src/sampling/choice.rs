@@ -55,6 +55,11 @@ impl TopTwo {
         }
     }
 
+    /// What a sum must exceed to be one of the two; `None` before two were added.
+    pub(super) fn second(&self) -> Option<f64> {
+        self.second
+    }
+
     pub(super) fn choice(self) -> Option<Choice> {
         let (token, best) = self.best?;
         let margin = match self.second {

@@ -73,7 +73,8 @@ impl Noise {
 
     /// The same with its margin.
     ///
-    /// Tokens more than [`GUMBEL_SPAN`] below the best score cannot win, so their noise is not computed.
+    /// Tokens more than [`GUMBEL_SPAN`] below the best score cannot win, so their noise is not computed; nor are the
+    /// logarithms of a u so small that even the best score would come third with it.
     #[must_use]
     pub fn choice(&self, scores: &[f64], position: u32) -> Option<Choice> {
         let best = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -81,21 +82,63 @@ impl Noise {
             return None;
         }
         let mut top = TopTwo::default();
+        let mut least = 0.0;
         for (block, group) in scores.chunks(4).enumerate() {
             if group.iter().all(|s| best - s > GUMBEL_SPAN) {
                 continue;
             }
-            let noise = self.block(block as u32, position);
-            for (i, (score, g)) in group.iter().zip(noise).enumerate() {
-                top.add((block * 4 + i) as u32, score + g);
+            let words = philox([block as u32, position, 0, 0], self.key);
+            for (i, (score, word)) in group.iter().zip(words).enumerate() {
+                let u = unit(word);
+                if u >= least {
+                    top.add((block * 4 + i) as u32, score + gumbel(u));
+                    least = top.second().map_or(0.0, |second| least_reaching(second - best));
+                }
             }
         }
         top.choice()
     }
 }
 
+/// A u below which −ln(−ln u) is surely less than `noise`, rounding included.
+fn least_reaching(noise: f64) -> f64 {
+    (-(-noise).exp()).exp() * (1.0 - 1e-9)
+}
+
 /// −ln(−ln u).
 #[must_use]
 pub fn gumbel(u: f64) -> f64 {
     -(-u.ln()).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::units;
+
+    /// Every sum computed.
+    fn exhaustive(noise: Noise, scores: &[f64], position: u32) -> Option<Choice> {
+        let mut top = TopTwo::default();
+        for (token, score) in scores.iter().enumerate() {
+            let g = noise.block(token as u32 / 4, position)[token % 4];
+            top.add(token as u32, score + g);
+        }
+        top.choice()
+    }
+
+    #[test]
+    fn what_is_skipped_could_not_have_won() {
+        let key = RolloutKey::offline(3);
+        for (sample, spread) in [0.0, 0.1, 2.0, 30.0].into_iter().cycle().take(400).enumerate() {
+            let noise = key.noise(1, sample as u64, 0);
+            let stream = derive_key(&[&sample.to_le_bytes()]);
+            let mut scores: Vec<f64> = units(stream, 203).map(|u| u * spread).collect();
+            scores[sample % 203] = f64::NEG_INFINITY;
+            let position = sample as u32 / 7;
+            assert_eq!(
+                noise.choice(&scores, position),
+                exhaustive(noise, &scores, position)
+            );
+        }
+    }
 }

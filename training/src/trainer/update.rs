@@ -61,10 +61,10 @@ pub(super) struct Update {
     pub(super) learning_rate: f64,
 }
 
-/// Log-probabilities that stay fixed over the updates, one row a completion; empty where not needed.
+/// Log-probabilities that stay fixed over the updates, one row a completion.
 struct Fixed {
-    /// `None` with a single update: old is then new, detached.
-    old: Option<Vec<Vec<f64>>>,
+    /// `None` for rows of the first update until it is taken: old is new there, detached.
+    old: Vec<Option<Vec<f64>>>,
     reference: Option<Vec<Vec<f64>>>,
 }
 
@@ -87,34 +87,36 @@ impl Learner {
         if minibatches > 1 {
             permute(&mut order, shuffle);
         }
-        let fixed = self.fixed(rows, iterations > 1 || minibatches > 1)?;
+        let size = rows.len().div_ceil(minibatches).max(1);
+        let mut fixed = self.fixed(rows, order.get(size..).unwrap_or_default())?;
         let mut updates = Updates::default();
         for _ in 0..iterations {
-            for part in order.chunks(rows.len().div_ceil(minibatches).max(1)) {
-                self.one_update(rows, part, &fixed, &mut updates)?;
+            for part in order.chunks(size) {
+                self.one_update(rows, part, &mut fixed, &mut updates)?;
             }
         }
         Ok(updates)
     }
 
+    /// `later`: rows that the first update does not take.
     #[tracing::instrument(level = "debug", name = "fixed_log_probs", skip_all)]
-    fn fixed(&self, rows: &[TrainRow<'_>], several_updates: bool) -> Result<Fixed, StepError> {
+    fn fixed(&self, rows: &[TrainRow<'_>], later: &[usize]) -> Result<Fixed, StepError> {
         let all: Vec<usize> = (0..rows.len()).collect();
-        let over = |lora: Option<&Lora>, keep| {
-            let mut out = vec![Vec::new(); rows.len()];
-            for micro in self.micro_batches(rows, &all) {
-                let log_probs = self.forward(lora, rows, &micro, keep);
+        let over = |lora: Option<&Lora>, some: &[usize]| {
+            let mut out = vec![None; rows.len()];
+            for micro in self.micro_batches(rows, some) {
+                let log_probs = self.forward(lora, rows, &micro, Keep::All);
                 for (i, row) in micro.iter().zip(log_probs.rows) {
-                    out[*i] = row;
+                    out[*i] = Some(row);
                 }
             }
             out
         };
-        // Old log-probabilities come from the same operations as new ones, so that their ratio starts at exactly 1.
-        let tracked = self.lora()?.tracked();
+        let lora = self.lora()?;
+        let reference = (self.spec.beta > 0.0).then(|| over(None, &all));
         Ok(Fixed {
-            old: several_updates.then(|| over(Some(&tracked), self.keep())),
-            reference: (self.spec.beta > 0.0).then(|| over(None, Keep::All)),
+            old: over(Some(&lora), later),
+            reference: reference.map(|rows| rows.into_iter().map(Option::unwrap_or_default).collect()),
         })
     }
 
@@ -122,7 +124,7 @@ impl Learner {
         &mut self,
         rows: &[TrainRow<'_>],
         part: &[usize],
-        fixed: &Fixed,
+        fixed: &mut Fixed,
         updates: &mut Updates,
     ) -> Result<(), StepError> {
         let config = LossConfig::from(&self.spec);
@@ -137,7 +139,7 @@ impl Learner {
                 .zip(&log_probs.rows)
                 .map(|(i, new)| LossRow {
                     new,
-                    old: fixed.old.as_ref().map_or(new, |old| &old[*i]),
+                    old: fixed.old[*i].as_ref().unwrap_or(new),
                     reference: fixed.reference.as_ref().map(|r| r[*i].as_slice()),
                     advantages: &rows[*i].advantages,
                 })
@@ -148,6 +150,9 @@ impl Learner {
             }
             value += loss.value;
             updates.metrics.add(&loss.metrics);
+            for (i, new) in micro.iter().zip(&log_probs.rows) {
+                fixed.old[*i].get_or_insert_with(|| new.clone());
+            }
             self.accumulate(&lora, rows, &micro, log_probs, &loss.gradient, &mut gradient);
         }
         updates.metrics.add(&quiet_metrics(

@@ -27,6 +27,18 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Element (i, j) at i·`row_stride` + j·`column_stride`.
+    pub(in crate::ops) fn strided(data: &'a [f32], [rows, columns]: [usize; 2], strides: [usize; 2]) -> Self {
+        let [row_stride, column_stride] = strides;
+        Self {
+            data,
+            rows,
+            columns,
+            row_stride,
+            column_stride,
+        }
+    }
+
     /// Columns `first..first + count`.
     pub(in crate::ops) fn columns(self, first: usize, count: usize) -> Self {
         Self {

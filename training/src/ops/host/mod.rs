@@ -11,4 +11,4 @@ mod tensor;
 pub(super) use gemm::{Into, Matrix, product, product_within};
 pub(super) use math::{dot, exp, largest, sigmoid, sum, sum_of_squares};
 pub(super) use pieces::{by_rows, by_rows_of_two, is_large, sum_over_rows, wide};
-pub(super) use tensor::{Values, is_f32, tensor};
+pub(super) use tensor::{Values, is_f32, tensor, with_matrix};

@@ -15,6 +15,23 @@ pub(in crate::ops) fn tensor(values: Vec<f32>, shape: impl std::convert::Into<Sh
     FlexTensor::from_data(TensorData::new(values, shape.into()))
 }
 
+/// Gives `f` an f32 matrix as it lies: a transposed view is not copied.
+pub(in crate::ops) fn with_matrix<R>(tensor: &FlexTensor, f: impl FnOnce(Matrix<'_>) -> R) -> R {
+    let layout = tensor.layout();
+    let strides: Vec<usize> = layout
+        .strides()
+        .iter()
+        .filter_map(|s| usize::try_from(*s).ok())
+        .collect();
+    match (layout.shape().as_slice(), strides.as_slice()) {
+        (&[rows, columns], &[row, column]) => {
+            let data = &tensor.storage::<f32>()[layout.start_offset()..];
+            f(Matrix::strided(data, [rows, columns], [row, column]))
+        }
+        _ => f(Values::of(tensor).matrix()),
+    }
+}
+
 /// The values of an f32 tensor as rows: its last dimension's.
 #[derive(Clone, Debug)]
 pub(in crate::ops) struct Values<'a> {

@@ -1,7 +1,7 @@
 //! The layer on the CPU backend: no pass over memory beside the products.
 
 use super::{LinearOps, Weight, compose};
-use crate::ops::host::{Into, Matrix, Values, is_f32, product, product_within, tensor};
+use crate::ops::host::{Into, Matrix, Values, is_f32, product, product_within, tensor, with_matrix};
 use crate::quant::Nf4Slices;
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
@@ -100,13 +100,7 @@ impl LinearOps for Flex {
 fn times_transposed(out: &mut [f32], x: &Values<'_>, weight: &Weight<Flex>) {
     match weight {
         Weight::Dense(w) => {
-            product(
-                out,
-                Into::Set,
-                1.0,
-                x.matrix(),
-                Values::of(w).matrix().transposed(),
-            );
+            with_matrix(w, |w| product(out, Into::Set, 1.0, x.matrix(), w.transposed()));
         }
         Weight::Nf4 { shape, .. } => {
             for_tiles(weight, |first, tile| {
@@ -123,7 +117,7 @@ fn times_transposed(out: &mut [f32], x: &Values<'_>, weight: &Weight<Flex>) {
 /// out ← g·W.
 fn times(out: &mut [f32], gradient: &Values<'_>, weight: &Weight<Flex>) {
     match weight {
-        Weight::Dense(w) => product(out, Into::Set, 1.0, gradient.matrix(), Values::of(w).matrix()),
+        Weight::Dense(w) => with_matrix(w, |w| product(out, Into::Set, 1.0, gradient.matrix(), w)),
         Weight::Nf4 { shape, .. } => {
             let mut into = Into::Set;
             for_tiles(weight, |first, tile| {

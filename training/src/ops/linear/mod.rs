@@ -6,6 +6,7 @@
 mod autodiff;
 mod compose;
 mod flex;
+mod merged;
 mod nf4;
 #[cfg(test)]
 mod tests;

@@ -206,3 +206,22 @@ fn threads_do_not_matter_to_a_packed_weight() {
         [host(y.inner()), host(x.grad(&gradients).unwrap())].concat()
     });
 }
+
+#[test]
+fn a_merged_weight_gives_what_weight_and_adapter_give() {
+    for (input, output, rank) in [(1, 1, 1), (7, 3, 2), (40, 96, 16)] {
+        let (x, weight) = (random("x", [5, input]), random::<2>("w", [output, input]));
+        let adapter = adapter(rank, input, output);
+        let weight = Frozen::from(weight);
+        let apart = super::linear(x.clone(), &weight, None, Some(&adapter)).inner();
+        let merged = weight.merged(Some(&adapter)).unwrap();
+        assert_close("y", super::linear(x.clone(), &merged, None, None), apart, 2e-5);
+        let plain = super::linear(x.clone(), &weight, None, None);
+        assert_close(
+            "y",
+            super::linear(x, &weight.merged(None).unwrap(), None, None),
+            plain,
+            1e-5,
+        );
+    }
+}
