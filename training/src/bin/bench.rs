@@ -110,7 +110,7 @@ fn step_costs(options: &Options, times: &Times) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Step cost by layers and by sequences, each over four sizes: `scale.png` and `scale.json`.
+/// Step cost by layers and by sequences, each over four sizes: `step-cost.png` and `step-cost.json`.
 fn scale(folder: &Path, options: &Options, times: &Times) -> Result<(), Failure> {
     let by_layers = LAYERS.map(|layers| Size { layers, prompts: 4 });
     let by_prompts = PROMPTS.map(|prompts| Size { layers: 4, prompts });
@@ -126,7 +126,10 @@ fn scale(folder: &Path, options: &Options, times: &Times) -> Result<(), Failure>
     std::fs::create_dir_all(folder)?;
     let numbers =
         json!({ "cpu_s_by_layers_at_32_sequences": layers, "cpu_s_by_sequences_at_4_layers": sequences });
-    std::fs::write(folder.join("scale.json"), serde_json::to_string_pretty(&numbers)?)?;
+    std::fs::write(
+        folder.join("step-cost.json"),
+        serde_json::to_string_pretty(&numbers)?,
+    )?;
     // One axis for both: multiples of the smallest size.
     let relative = |name: &str, points: &[(f64, f64)]| Series {
         name: name.to_owned(),
@@ -141,7 +144,7 @@ fn scale(folder: &Path, options: &Options, times: &Times) -> Result<(), Failure>
         relative("2 to 8 layers, 32 sequences", &layers),
         relative("16 to 64 sequences, 4 layers", &sequences),
     ];
-    write_chart(&folder.join("scale.png"), labels, &series)?;
+    write_chart(&folder.join("step-cost.png"), labels, &series)?;
     println!("{}", serde_json::to_string(&numbers)?);
     Ok(())
 }
