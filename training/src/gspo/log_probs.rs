@@ -39,9 +39,9 @@ pub(crate) struct LogProbs {
 /// Hidden states [N, H] with what leads back from them.
 enum Hidden {
     /// The end of an autodiff graph, or of none.
-    Graph(Tensor<2>),
+    Graph(Box<Tensor<2>>),
     /// At these places of a pass that kept its blocks' inputs.
-    Blocks(Checkpointed, Vec<usize>),
+    Blocks(Box<Checkpointed>, Vec<usize>),
 }
 
 /// A forward pass over `sequences`, without filters at temperature `t`.
@@ -54,8 +54,8 @@ pub(crate) fn log_probs(
 ) -> LogProbs {
     let (packed, places) = predicting_places(sequences);
     let hidden = match keep {
-        Keep::All => Hidden::Graph(decoder.hidden_at(&packed, lora, &places)),
-        Keep::BlockInputs => Hidden::Blocks(decoder.checkpointed(&packed, lora), places),
+        Keep::All => Hidden::Graph(Box::new(decoder.hidden_at(&packed, lora, &places))),
+        Keep::BlockInputs => Hidden::Blocks(Box::new(decoder.checkpointed(&packed, lora)), places),
     };
     let targets = targets(sequences);
     let mut flat = Vec::with_capacity(targets.len());
@@ -91,7 +91,7 @@ impl LogProbs {
     ) -> TensorSet {
         let by_hidden = self.by_hidden(decoder, sequences, gradient, temperature);
         match self.hidden {
-            Hidden::Graph(hidden) => lora.take_gradients(&mut (hidden * by_hidden).sum().backward()),
+            Hidden::Graph(hidden) => lora.take_gradients(&mut (*hidden * by_hidden).sum().backward()),
             Hidden::Blocks(pass, places) => pass.backward(decoder, lora, &places, by_hidden),
         }
     }
@@ -133,7 +133,7 @@ impl Hidden {
     /// The states without autodiff, [N, H].
     fn inner(&self, decoder: &Decoder) -> Tensor<2> {
         match self {
-            Self::Graph(hidden) => hidden.clone().inner(),
+            Self::Graph(hidden) => Tensor::clone(hidden).inner(),
             Self::Blocks(pass, places) => pass.hidden_at(decoder, places),
         }
     }
