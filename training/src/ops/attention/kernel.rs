@@ -224,13 +224,13 @@ impl<'a> Task<'a> {
             wide(
                 #[inline(always)]
                 || {
-                    for row in 0..rows {
+                    for (row, log_sum) in log_sums.iter().enumerate() {
                         let seen = self.seen(row, &block);
                         let line = row * keys..(row + 1) * keys;
                         let vector = row * width..(row + 1) * width;
                         let along = dot(&g[vector.clone()], &o[vector]);
                         let (p, by_p) = (&mut p[line.clone()], &mut by_p[line]);
-                        probabilities(p, by_p, seen, log_sums[row], along);
+                        probabilities(p, by_p, seen, *log_sum, along);
                     }
                 },
             );

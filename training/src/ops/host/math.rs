@@ -96,7 +96,7 @@ pub(in crate::ops) fn exp(x: f32) -> f32 {
     const HIGHEST: f32 = 88.37;
     /// 1.5·2²³: adding it rounds to an integer that then stands in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    const LN_2_HIGH: f32 = 0.693_359_375;
+    const LN_2_HIGH: f32 = 355.0 / 512.0;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     let kept = if x > HIGHEST { HIGHEST } else { x };
     let kept = if kept < LOWEST { LOWEST } else { kept };
@@ -108,7 +108,7 @@ pub(in crate::ops) fn exp(x: f32) -> f32 {
         .mul_add(r, 8.333_452e-3)
         .mul_add(r, 4.166_579_6e-2)
         .mul_add(r, 1.666_666_5e-1)
-        .mul_add(r, 5.000_000_1e-1);
+        .mul_add(r, 0.5);
     let value = p.mul_add(r * r, r) + 1.0;
     // 2ⁿ, −126 ≤ n ≤ 127.
     let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));

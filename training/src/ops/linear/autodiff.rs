@@ -9,7 +9,7 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
-    fn plain_linear(x: FloatTensor<Autodiff<B, C>>, weight: Weight<Self>) -> FloatTensor<Autodiff<B, C>> {
+    fn plain_linear(x: FloatTensor<Self>, weight: Weight<Self>) -> FloatTensor<Self> {
         let (weight, weight_node) = apart::<B, C>(weight);
         let nodes = [x.node(), weight_node.node()];
         let (x_tracked, weight_tracked) = (x.is_tracked(), weight_node.is_tracked());
@@ -27,12 +27,12 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
     }
 
     fn lora_linear(
-        x: FloatTensor<Autodiff<B, C>>,
+        x: FloatTensor<Self>,
         weight: Weight<Self>,
-        a: FloatTensor<Autodiff<B, C>>,
-        b: FloatTensor<Autodiff<B, C>>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
         scale: f64,
-    ) -> FloatTensor<Autodiff<B, C>> {
+    ) -> FloatTensor<Self> {
         let (weight, weight_node) = apart::<B, C>(weight);
         let nodes = [x.node(), weight_node.node(), a.node(), b.node()];
         let (x, a, b) = (x.into_primitive(), a.into_primitive(), b.into_primitive());
