@@ -4,6 +4,7 @@
 //! router's own choice and once with the recorded experts (routing replay). Printed: the spread over tokens of
 //! log π_f32 − log π_bf16, the spread over sequences of its mean, and the first divided by √length, which is what the
 //! second would be if tokens erred independently (GSPO, Zheng et al. 2025, sections 4 and 5.3).
+#![allow(clippy::print_stdout, reason = "a command's result")]
 
 use burn::tensor::{Device, Tensor, activation};
 use gym_protocol::job::spec::ColumnsSpec;

@@ -370,7 +370,7 @@ fn check_every_gradient(model: &str) {
         loss.into_scalar::<f32>()
     };
     let slope = (shifted(1.0) - shifted(-1.0)) / (2.0 * step);
-    println!("{model}: slope {slope}, norm {norm}");
+    eprintln!("{model}: slope {slope}, norm {norm}");
     assert!(
         (slope / norm - 1.0).abs() < 1e-2,
         "{model} slope {slope}, norm {norm}"

@@ -1,4 +1,5 @@
 //! NF4 against bitsandbytes' own numbers (fixtures `nf4`, `qlora`).
+#![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Rollout and training speed of Qwen3 shapes with random weights.
+#![allow(clippy::print_stdout, reason = "a command's result")]
 
 use clap::Parser;
 use gym_protocol::job::spec::LoraSpec;
