@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a command's result")]
 
 use clap::Parser;
+use gym_training::device::{DeviceChoice, resolve};
 use gym_training::reference::{Check, Measure, Options, Report, compare};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +35,9 @@ struct Args {
     /// The tokenizer.json that a tokenizer set was made with [default: the one in the set]
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
+    /// Where models run: cpu, cuda:N or auto; on a GPU the bf16 sets alone are meant to agree
+    #[arg(long, default_value = "cpu")]
+    device: DeviceChoice,
     /// Print one JSON object a set instead of tables
     #[arg(long)]
     json: bool,
@@ -41,9 +45,17 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let device = match resolve(args.device) {
+        Ok(chosen) => chosen.device,
+        Err(error) => {
+            eprintln!("reference: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let options = Options {
         models: args.models,
         tokenizer: args.tokenizer,
+        device: Some(device),
     };
     let (mut sets, mut failed, mut unreadable) = (0usize, 0usize, false);
     for dir in &args.dirs {

@@ -8,7 +8,6 @@ use super::report::{Quantity, Tally};
 use super::tensors::{Object, Tensors, json, numbers};
 use super::{ReferenceError, Set};
 use crate::model::{Decoder, Precision};
-use burn::tensor::Device;
 use serde_json::Value;
 
 /// Of transformers' gap.
@@ -32,7 +31,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
 
 fn compare_model(set: &Set<'_>, own: &Object<'_>, tally: &mut Tally) -> Result<(), ReferenceError> {
     let dir = set.base(own.what)?;
-    let decoder = Decoder::load_as(&dir, &Device::flex(), Precision::Bf16).map_err(ReferenceError::ours)?;
+    let decoder = Decoder::load_as(&dir, &set.device(), Precision::Bf16).map_err(ReferenceError::ours)?;
     let expected = Tensors::open(&dir.join("expected.safetensors"))?;
     for side in ["left", "right"] {
         let inputs = Padded::read(&expected, side)?;

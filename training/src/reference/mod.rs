@@ -24,6 +24,7 @@ pub use error::ReferenceError;
 pub use kind::Kind;
 pub use report::{Check, Measure, Report};
 
+use burn::tensor::Device;
 use report::Tally;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,8 @@ pub struct Options {
     pub models: Option<PathBuf>,
     /// `tokenizer.json` of the tokenizer sets.
     pub tokenizer: Option<PathBuf>,
+    /// Where models run; the CPU unless said otherwise. On a GPU the bf16 sets alone are made to agree.
+    pub device: Option<Device>,
 }
 
 /// Compares everything in `dir`, and in the folders in it when it is no set itself.
@@ -80,6 +83,10 @@ struct Set<'a> {
 }
 
 impl Set<'_> {
+    fn device(&self) -> Device {
+        self.options.device.clone().unwrap_or_else(Device::flex)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -8,7 +8,7 @@ use crate::generate::{Draw, GenerateConfig, Request, generate};
 use crate::lora::Lora;
 use crate::model::{Architecture, Decoder, KvCache, ModelConfig, Packed};
 use crate::sampling::{Filters, LogSoftmax};
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{Tensor, TensorData, activation};
 
 /// What separates transformers' own f32 from its f64, with room; the delta-net's recurrence loses more.
 pub(super) fn tolerance(config: &ModelConfig) -> f64 {
@@ -30,7 +30,7 @@ pub(super) struct Padded {
 
 pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceError> {
     let expected = Tensors::open(&set.path("expected.safetensors"))?;
-    let decoder = Decoder::load(set.dir, &Device::flex()).map_err(ReferenceError::ours)?;
+    let decoder = Decoder::load(set.dir, &set.device()).map_err(ReferenceError::ours)?;
     compare_configs(set, tally)?;
     for side in ["left", "right"] {
         let inputs = Padded::read(&expected, side)?;

@@ -8,7 +8,6 @@ use crate::adapter::Adapter;
 use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::sampling::LogSoftmax;
-use burn::tensor::Device;
 use std::path::{Path, PathBuf};
 
 const TOLERANCE: f64 = 1e-4;
@@ -18,7 +17,7 @@ const SHARED: &str = "fused";
 pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceError> {
     let expected = Tensors::open(&set.path("expected.safetensors"))?;
     let base = base_of(set)?;
-    let decoder = Decoder::load(&base, &Device::flex()).map_err(ReferenceError::ours)?;
+    let decoder = Decoder::load(&base, &set.device()).map_err(ReferenceError::ours)?;
     let inputs = Tensors::open(&base.join("expected.safetensors"))?;
     let left = Padded::read(&inputs, "left")?;
     let layouts = layouts(set.dir)?;

@@ -11,7 +11,6 @@ use crate::adapter::Adapter;
 use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::quant::{Nf4Matrix, Quantisation, Scales, read, state_name};
-use burn::tensor::Device;
 use safetensors::{SafeTensors, serialize_to_file};
 use std::path::Path;
 
@@ -25,11 +24,11 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     let inputs = Padded::read(&inputs, "left")?;
     let adapter = Adapter::load(&adapter_dir(set, &base)?).map_err(ReferenceError::ours)?;
     compare_weights(&quantised, &base, tally)?;
-    let ours = Decoder::load_as(&base, &Device::flex(), Quantisation::Nf4).map_err(ReferenceError::ours)?;
+    let ours = Decoder::load_as(&base, &set.device(), Quantisation::Nf4).map_err(ReferenceError::ours)?;
     compare_model("", &ours, &adapter, &inputs, &expected, tally)?;
     let folder = Folder::new()?;
     write_stored(set, &base, &folder)?;
-    let stored = Decoder::load(folder.path(), &Device::flex()).map_err(ReferenceError::ours)?;
+    let stored = Decoder::load(folder.path(), &set.device()).map_err(ReferenceError::ours)?;
     compare_model("stored ", &stored, &adapter, &inputs, &expected, tally)?;
     expected.finish(tally);
     quantised.finish(tally);

@@ -12,7 +12,6 @@ use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::trainer::Plan;
 use crate::trainer::replay::{Batch, Replayed, replay};
-use burn::tensor::Device;
 use gym_protocol::job::spec::{JobFile, ScaleRewards};
 use gym_protocol::tensor::TensorSet;
 use std::path::PathBuf;
@@ -71,7 +70,7 @@ impl Base {
             if !run.trains(&adapter.tensors) {
                 continue;
             }
-            let decoder = Decoder::load(&dir, &Device::flex()).map_err(ReferenceError::ours)?;
+            let decoder = Decoder::load(&dir, &set.device()).map_err(ReferenceError::ours)?;
             let base = Self { decoder, adapter };
             let old = base.log_probs(run, &base.adapter.tensors, Model::Adapted)?;
             let distance = apart(&old.concat(), &run.old.concat());
