@@ -433,8 +433,8 @@ fn a_reward_program_that_breaks_costs_its_own_samples() {
         plan.programs = Programs::Allowed;
         plan.rewards = vec![RewardSpec {
             program: Some(vec!["/bin/sh".into(), "-c".into(), script.into()]),
-            sample_timeout_ms: Some(400),
-            batch_timeout_ms: Some(30_000),
+            sample_timeout_ms: Some(3_000),
+            batch_timeout_ms: Some(240_000),
             ..RewardSpec::named("command")
         }];
     });
