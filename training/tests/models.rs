@@ -2,24 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod common;
+#[path = "common/nll.rs"]
+mod loss;
 
-use burn::tensor::{Device, Tensor, TensorData, activation};
-use common::{Reference, fixture, max_diff};
+use burn::tensor::{Device, Tensor};
+use common::{MODELS, Reference, fixture, max_diff};
 use gym_training::adapter::Adapter;
 use gym_training::lora::Lora;
 use gym_training::model::{Decoder, KvCache, LoadError, ModelConfig, Packed, Routes, Routing, Weight};
+use loss::nll;
 
-const MODELS: [&str; 9] = [
-    "qwen2",
-    "qwen3",
-    "qwen3_untied",
-    "llama3",
-    "mistral",
-    "mistral_sw",
-    "mixtral",
-    "qwen3_moe",
-    "qwen3_next",
-];
 const GRADIENTS: f32 = 2e-4;
 
 /// Largest difference of logits: what separates Hugging Face's f32 from its f64, with room.
@@ -136,20 +128,6 @@ fn adapter_logits_and_gradients_equal_peft() {
         }
         println!("{model} gradients: {worst:e}");
     }
-}
-
-/// Mean over places whose target and predecessor are both unpadded.
-fn nll(batch: &Packed, rows: &[Vec<u32>], logits: Tensor<2>) -> Tensor<1> {
-    let (mut places, mut targets) = (Vec::new(), Vec::new());
-    for (segment, tokens) in batch.segments().iter().zip(rows) {
-        places.extend(segment.places.clone().map(|p| p as i64).take(tokens.len() - 1));
-        targets.extend(tokens[1..].iter().map(|t| i64::from(*t)));
-    }
-    let count = places.len();
-    let device = Device::flex();
-    let logits = logits.select(0, Tensor::from_data(TensorData::new(places, [count]), &device));
-    let targets = Tensor::from_data(TensorData::new(targets, [count, 1]), &device);
-    activation::log_softmax(logits, 1).gather(1, targets).mean().neg()
 }
 
 #[test]

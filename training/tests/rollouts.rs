@@ -8,7 +8,7 @@
 mod common;
 
 use burn::tensor::Device;
-use common::{Reference, fixture};
+use common::{MODELS, Reference, fixture};
 use gym_training::adapter::Adapter;
 use gym_training::generate::{Completion, Draw, Finish, GenerateConfig, Request, generate};
 use gym_training::lora::Lora;
@@ -16,18 +16,6 @@ use gym_training::model::{Decoder, Packed};
 use gym_training::pretrain::write_tokenizer;
 use gym_training::sampling::{Filters, LogSoftmax, RolloutKey};
 use gym_training::tokenizer::TextTokenizer;
-
-const MODELS: [&str; 9] = [
-    "qwen2",
-    "qwen3",
-    "qwen3_untied",
-    "llama3",
-    "mistral",
-    "mistral_sw",
-    "mixtral",
-    "qwen3_moe",
-    "qwen3_next",
-];
 
 fn load(model: &str) -> Decoder {
     Decoder::load(&fixture(&format!("models/{model}")), &Device::flex()).unwrap()

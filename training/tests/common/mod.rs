@@ -4,6 +4,19 @@
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
+/// The reference models, under `tests/fixtures/models`.
+pub(crate) const MODELS: [&str; 9] = [
+    "qwen2",
+    "qwen3",
+    "qwen3_untied",
+    "llama3",
+    "mistral",
+    "mistral_sw",
+    "mixtral",
+    "qwen3_moe",
+    "qwen3_next",
+];
+
 /// A path under `tests/fixtures`.
 pub(crate) fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
