@@ -38,9 +38,8 @@ fn main() -> Result<(), Failure> {
         None => None,
     };
     let sequences = sample(&bf16, lora.as_ref(), Path::new(model), Path::new(questions))?;
-    let per_token = f32.config().to_json()["num_experts_per_tok"]
-        .as_u64()
-        .unwrap_or(1) as usize;
+    let experts = f32.config().experts();
+    let per_token = experts.ok_or("the model has no experts")?.per_token;
     let (mut plain, mut replayed) = (Spread::default(), Spread::default());
     let mut differing = Vec::new();
     for chunk in sequences.chunks(32) {

@@ -148,18 +148,12 @@ impl Shape {
             Self::B4 => (2560, 9728, 36, 32, 8, 128, 151_936, true),
             Self::B8 => (4096, 12_288, 36, 32, 8, 128, 151_936, false),
         };
-        let text = json!({
+        Ok(ModelConfig::from_json(json!({
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": hidden,
             "intermediate_size": mlp, "num_hidden_layers": layers, "num_attention_heads": heads,
             "num_key_value_heads": kv, "head_dim": dim, "vocab_size": vocabulary, "tie_word_embeddings": tied,
             "rope_theta": 1e6, "rms_norm_eps": 1e-6, "max_position_embeddings": 40_960, "initializer_range": 0.02,
-        });
-        let folder = std::env::temp_dir().join(format!("gym-throughput-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join("config.json"), text.to_string())?;
-        let config = ModelConfig::load(&folder);
-        std::fs::remove_dir_all(&folder)?;
-        Ok(config?)
+        }))?)
     }
 }
 
