@@ -4,17 +4,20 @@ use super::auth::Auth;
 use super::encode::MAX_BLOCK;
 use super::error::DeltaDecodeError as Error;
 use super::format::{
-    CHECKSUM_LEN, Compression, DType, FLAG_AUTH, FLAG_METADATA, HEADER_LEN, MAGIC, MAX_NAME, MAX_RANK,
-    VERSION, block, elements, tensor_head,
+    CHECKSUM_LEN, Compression, DType, FLAG_AUTH, FLAG_METADATA, MAGIC, MAX_NAME, MAX_RANK, Part, VERSION,
+    block, elements, tensor_head,
 };
+use super::hash::ContentHasher;
+use super::lz4::Frame;
 use super::metadata::{MAX_EXTRA, Metadata};
-use super::tensor::{DTypeError, RawTensor, RawTensors, to_set};
-use super::{lz4, shuffle};
+use super::shuffle;
+use super::source::{self, Source};
+use super::tensor::{DTypeError, RawTensor, RawTensors, into_set, to_set};
 use crate::cbor;
 use crate::ids::Hash32;
 use crate::tensor::TensorSet;
 use serde::{Serialize, de::DeserializeOwned};
-use sha3::{Digest, Sha3_256};
+use std::io::Read;
 
 /// What a reader is willing to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,19 @@ pub struct Delta {
     pub auth: Option<Auth>,
     /// SHA3-256 of tensors and metadata.
     pub content_hash: Hash32,
+    /// Where things stand in the file.
+    pub offsets: Offsets,
+}
+
+/// Where a file's parts begin, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offsets {
+    /// The metadata block's length, if there is one.
+    pub metadata: Option<usize>,
+    /// The auth block's length, if there is one.
+    pub auth: Option<usize>,
+    /// The file's end.
+    pub end: usize,
 }
 
 impl Delta {
@@ -76,244 +92,267 @@ impl Delta {
     pub fn tensor_set(&self) -> Result<TensorSet, DTypeError> {
         to_set(&self.tensors)
     }
+
+    /// The tensors as f32, taken tensor by tensor, so that at no time all are there twice.
+    ///
+    /// # Errors
+    /// As [`Self::tensor_set`].
+    pub fn into_tensor_set(self) -> Result<TensorSet, DTypeError> {
+        into_set(self.tensors)
+    }
 }
 
-/// Reads a file: structure first, then the checksum over all content, then values, then the trailers' meaning.
+/// Reads a file that is in memory, as [`decode_from`].
 ///
 /// # Errors
 /// The first thing wrong, with offset and tensor.
 pub fn decode(bytes: &[u8], limits: &Limits) -> Result<Delta, Error> {
-    let (len, limit) = (bytes.len(), limits.file_bytes);
-    if len > limit {
-        return Err(Error::FileTooLong { len, limit });
+    if bytes.len() > limits.file_bytes {
+        let limit = limits.file_bytes;
+        return Err(Error::FileTooLong { limit });
     }
-    let mut reader = Reader { bytes, at: 0 };
-    let header = read_header(&mut reader)?;
-    let tensors = read_tensors(&mut reader, &header, limits)?;
-    let metadata = read_block(&mut reader, &header, FLAG_METADATA, "metadata")?;
-    let auth = read_block(&mut reader, &header, FLAG_AUTH, "auth")?;
-    reader.end()?;
-    let content_hash = content_hash(&tensors, metadata.map(|m| m.bytes));
+    decode_from(bytes, limits)
+}
+
+/// Reads a file from a stream to its end: structure first, then the checksum over all content, then values, then the
+/// trailers' meaning. Beside the tensors it holds at most a few mebibytes; a thread hashes meanwhile what has been read.
+///
+/// # Errors
+/// The first thing wrong, with offset and tensor.
+pub fn decode_from(stream: impl Read, limits: &Limits) -> Result<Delta, Error> {
+    let mut source = Source::new(stream, limits.file_bytes);
+    let header = read_header(&mut source)?;
+    let mut hasher = ContentHasher::new();
+    let (tensors, bad_value) = read_tensors(&mut source, &header, limits, &mut hasher)?;
+    let metadata = read_block(&mut source, &header, FLAG_METADATA, "metadata")?;
+    let auth = read_block(&mut source, &header, FLAG_AUTH, "auth")?;
+    let offsets = Offsets {
+        metadata: metadata.as_ref().map(|block| block.offset),
+        auth: auth.as_ref().map(|block| block.offset),
+        end: source.offset(),
+    };
+    source.end()?;
+    if let Some(metadata) = &metadata {
+        hasher.update(&block(&metadata.bytes));
+    }
+    let content_hash = hasher.finish();
     check_checksum(&header, &content_hash)?;
-    for (name, tensor) in &tensors {
-        tensor.check(name).map_err(|source| Error::Value {
-            tensor: name.clone(),
-            source,
-        })?;
-    }
-    let metadata = metadata.map(parse_metadata).transpose()?;
-    let auth = auth.map(parse_auth).transpose()?;
-    Ok(Delta {
-        header,
-        tensors,
-        metadata,
-        auth,
-        content_hash,
-    })
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    fn rest(&self) -> &'a [u8] {
-        &self.bytes[self.at..]
-    }
-
-    fn take(&mut self, n: usize, what: &'static str) -> Result<&'a [u8], Error> {
-        let rest = self.rest();
-        let Some(taken) = rest.get(..n) else {
-            return Err(Error::Truncated {
-                offset: self.at,
-                need: n - rest.len(),
-                what,
-            });
-        };
-        self.at += n;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Error> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N, what)?);
-        Ok(array)
-    }
-
-    fn byte(&mut self, what: &'static str) -> Result<u8, Error> {
-        self.array::<1>(what).map(|[byte]| byte)
-    }
-
-    fn u32(&mut self, what: &'static str) -> Result<u32, Error> {
-        self.array(what).map(u32::from_le_bytes)
-    }
-
-    fn end(&self) -> Result<(), Error> {
-        let count = self.rest().len();
-        if count > 0 {
-            return Err(Error::Trailing {
-                offset: self.at,
-                count,
-            });
-        }
-        Ok(())
+    match bad_value {
+        None => Ok(Delta {
+            header,
+            tensors,
+            metadata: metadata.as_ref().map(parse_metadata).transpose()?,
+            auth: auth.as_ref().map(parse_auth).transpose()?,
+            content_hash,
+            offsets,
+        }),
+        Some(bad_value) => Err(bad_value),
     }
 }
 
-fn read_header(reader: &mut Reader<'_>) -> Result<Header, Error> {
-    let found = reader.array::<5>("magic")?;
+fn read_header(source: &mut Source<impl Read>) -> Result<Header, Error> {
+    let found = source.array::<5>("magic")?;
     if found != MAGIC {
         return Err(Error::Magic { found });
     }
-    let found = reader.byte("version")?;
+    let found = source.byte("version")?;
     if found != VERSION {
         return Err(Error::Version { found });
     }
-    let found = reader.byte("compression")?;
+    let found = source.byte("compression")?;
     let compression = Compression::from_number(found).ok_or(Error::Compression { found })?;
-    let flags = reader.byte("flags")?;
+    let flags = source.byte("flags")?;
     if flags & !(FLAG_METADATA | FLAG_AUTH) != 0 {
         return Err(Error::Flags { found: flags });
     }
-    debug_assert_eq!(reader.at + CHECKSUM_LEN, HEADER_LEN);
     Ok(Header {
         compression,
         flags,
-        checksum: reader.array("checksum")?,
+        checksum: source.array("checksum")?,
     })
 }
 
-fn read_tensors(reader: &mut Reader<'_>, header: &Header, limits: &Limits) -> Result<RawTensors, Error> {
+/// The tensors, fed to the hasher, and the first value among them that no file may hold: it is an error only when the
+/// checksum shows that it was written so.
+fn read_tensors(
+    source: &mut Source<impl Read>,
+    header: &Header,
+    limits: &Limits,
+    hasher: &mut ContentHasher,
+) -> Result<(RawTensors, Option<Error>), Error> {
     let mut tensors = RawTensors::new();
+    let mut bad_value = None;
     let mut left = limits.tensor_bytes;
-    while let Some(name) = read_name(reader, header, &tensors)? {
+    while let Some(name) = read_name(source, header, &tensors)? {
         if tensors.len() == limits.tensors {
             return Err(Error::TooManyTensors {
-                offset: reader.at,
+                offset: source.offset(),
                 limit: limits.tensors,
             });
         }
-        let tensor = read_tensor(reader, &name, header.compression, left)?;
+        let head = read_head(source, &name, left)?;
+        let offset = source.offset();
+        let tensor = read_tensor(source, &name, head, header.compression, hasher)?;
         left -= tensor.data.len();
+        if bad_value.is_none() {
+            bad_value = tensor.view(&name).check().err().map(|source| Error::Value {
+                offset: match header.compression {
+                    Compression::None => offset + source.position(tensor.dtype, &tensor.shape),
+                    Compression::Lz4 | Compression::ShuffleLz4 => offset,
+                },
+                tensor: name.clone(),
+                source,
+            });
+        }
         tensors.insert(name, tensor);
     }
-    Ok(tensors)
+    Ok((tensors, bad_value))
 }
 
 /// The next tensor's name; `None` at the tensors' end: the file's without trailers, else a u32 0.
-fn read_name(reader: &mut Reader<'_>, header: &Header, before: &RawTensors) -> Result<Option<String>, Error> {
-    if header.flags == 0 && reader.rest().is_empty() {
+fn read_name(
+    source: &mut Source<impl Read>,
+    header: &Header,
+    before: &RawTensors,
+) -> Result<Option<String>, Error> {
+    if header.flags == 0 && source.is_at_end()? {
         return Ok(None);
     }
-    let offset = reader.at;
-    let length = reader.u32("tensor name length")?;
+    let offset = source.offset();
+    let length = source.u32("tensor name length")?;
     if length == 0 && header.flags != 0 {
         return Ok(None);
     }
     if length == 0 || length as usize > MAX_NAME {
         return Err(Error::NameLength { offset, length });
     }
-    let bytes = reader.take(length as usize, "tensor name")?;
-    let name = str::from_utf8(bytes).map_err(|_| Error::NameUtf8 { offset: offset + 4 })?;
+    let bytes = source.bytes(length as usize, "tensor name")?;
+    let name = String::from_utf8(bytes).map_err(|_| Error::NameUtf8 { offset: offset + 4 })?;
     match before.last_key_value() {
-        Some((previous, _)) if name <= previous.as_str() => Err(Error::NameOrder {
+        Some((previous, _)) if name <= *previous => Err(Error::NameOrder {
             offset,
-            tensor: name.to_owned(),
+            tensor: name,
             previous: previous.clone(),
         }),
-        _ => Ok(Some(name.to_owned())),
+        _ => Ok(Some(name)),
     }
 }
 
-fn read_tensor(
-    reader: &mut Reader<'_>,
-    name: &str,
-    compression: Compression,
-    left: usize,
-) -> Result<RawTensor, Error> {
+/// What stands between a tensor's name and its data.
+struct Head {
+    dtype: DType,
+    shape: Vec<u64>,
+    parts: [Part; 2],
+}
+
+impl Head {
+    /// Bytes of the data, uncompressed.
+    fn need(&self) -> usize {
+        self.parts[0].len() + self.parts[1].len()
+    }
+}
+
+fn read_head(source: &mut Source<impl Read>, name: &str, left: usize) -> Result<Head, Error> {
     let tensor = || name.to_owned();
-    let found = reader.byte("dtype")?;
-    let dtype = DType::from_number(found);
-    let dtype = dtype.ok_or_else(|| Error::DType {
-        offset: reader.at - 1,
+    let offset = source.offset();
+    let found = source.byte("dtype")?;
+    let dtype = DType::from_number(found).ok_or_else(|| Error::DType {
+        offset,
         tensor: tensor(),
         found,
     })?;
-    let rank = reader.byte("rank")?;
-    if usize::from(rank) > MAX_RANK {
+    let offset = source.offset();
+    let found = source.byte("rank")?;
+    if usize::from(found) > MAX_RANK {
         return Err(Error::Rank {
-            offset: reader.at - 1,
+            offset,
             tensor: tensor(),
-            found: rank,
+            found,
         });
     }
-    let offset = reader.at;
-    let mut shape = Vec::with_capacity(rank.into());
-    for _ in 0..rank {
-        shape.push(u64::from_le_bytes(reader.array("shape")?));
+    let offset = source.offset();
+    let mut shape = Vec::with_capacity(found.into());
+    for _ in 0..found {
+        shape.push(u64::from_le_bytes(source.array("shape")?));
     }
-    let elements = elements(&shape).and_then(|n| Some((n, dtype.byte_len(n)?)));
-    let Some((elements, need)) = elements else {
+    let Some(parts) = elements(&shape).and_then(|n| dtype.parts(n)) else {
         return Err(Error::ShapeOverflow {
             offset,
             tensor: tensor(),
             shape,
         });
     };
-    if need > left {
+    let head = Head { dtype, shape, parts };
+    if head.need() > left {
         return Err(Error::TooLarge {
-            offset: reader.at,
+            offset: source.offset(),
             tensor: tensor(),
-            need,
+            need: head.need(),
             left,
         });
     }
-    let data = read_data(reader, name, compression, need)?;
-    let data = match (compression, dtype.parts(elements)) {
-        (Compression::ShuffleLz4, Some(parts)) => shuffle::unshuffle(&data, parts),
-        _ => data,
-    };
-    Ok(RawTensor { dtype, shape, data })
+    Ok(head)
 }
 
-fn read_data(
-    reader: &mut Reader<'_>,
+fn read_tensor(
+    source: &mut Source<impl Read>,
     name: &str,
+    head: Head,
     compression: Compression,
-    need: usize,
-) -> Result<Vec<u8>, Error> {
-    if compression == Compression::None {
-        return reader.take(need, "tensor data").map(<[u8]>::to_vec);
+    hasher: &mut ContentHasher,
+) -> Result<RawTensor, Error> {
+    hasher.update(&tensor_head(name, head.dtype, &head.shape));
+    let need = head.need();
+    let mut data = Vec::new();
+    match compression {
+        Compression::None => {
+            while data.len() < need {
+                let step = source.append_step(&mut data, need, "tensor data")?;
+                hasher.update(&data[data.len() - step..]);
+            }
+        }
+        Compression::Lz4 => {
+            let mut frame = Frame::open(source, name, need)?;
+            while let Some(block) = frame.next(source)? {
+                let from = data.len();
+                source::grow(&mut data, from + block.len(), need);
+                data[from..].copy_from_slice(block);
+                hasher.update(block);
+            }
+        }
+        Compression::ShuffleLz4 => {
+            let mut frame = Frame::open(source, name, need)?;
+            let mut at = 0;
+            while let Some(block) = frame.next(source)? {
+                shuffle::scatter(&mut data, head.parts, at, block, |bytes| hasher.update(bytes));
+                at += block.len();
+            }
+        }
     }
-    let start = reader.at;
-    let failed = |e: lz4::FrameError| Error::Lz4 {
-        offset: start + e.at,
-        tensor: name.to_owned(),
-        reason: e.reason,
-    };
-    let length = lz4::extent(reader.rest(), need).map_err(failed)?;
-    lz4::decompress(reader.take(length, "LZ4 frame")?, need).map_err(failed)
+    Ok(RawTensor {
+        dtype: head.dtype,
+        shape: head.shape,
+        data,
+    })
 }
 
-#[derive(Clone, Copy)]
-struct Block<'a> {
+struct Block {
     name: &'static str,
     offset: usize,
-    bytes: &'a [u8],
+    bytes: Vec<u8>,
 }
 
-fn read_block<'a>(
-    reader: &mut Reader<'a>,
+fn read_block(
+    source: &mut Source<impl Read>,
     header: &Header,
     flag: u8,
     name: &'static str,
-) -> Result<Option<Block<'a>>, Error> {
+) -> Result<Option<Block>, Error> {
     if header.flags & flag == 0 {
         return Ok(None);
     }
-    let offset = reader.at;
-    let length = reader.u32(name)? as usize;
+    let offset = source.offset();
+    let length = source.u32(name)? as usize;
     if length > MAX_BLOCK {
         return Err(Error::BlockLength {
             block: name,
@@ -322,24 +361,8 @@ fn read_block<'a>(
             limit: MAX_BLOCK,
         });
     }
-    let bytes = reader.take(length, name)?;
-    Ok(Some(Block {
-        name,
-        offset: offset + 4,
-        bytes,
-    }))
-}
-
-fn content_hash(tensors: &RawTensors, metadata: Option<&[u8]>) -> Hash32 {
-    let mut hasher = Sha3_256::new();
-    for (name, tensor) in tensors {
-        hasher.update(tensor_head(name, tensor.dtype, &tensor.shape));
-        hasher.update(&tensor.data);
-    }
-    if let Some(metadata) = metadata {
-        hasher.update(block(metadata));
-    }
-    Hash32(hasher.finalize().into())
+    let bytes = source.bytes(length, name)?;
+    Ok(Some(Block { name, offset, bytes }))
 }
 
 fn check_checksum(header: &Header, content_hash: &Hash32) -> Result<(), Error> {
@@ -353,35 +376,39 @@ fn check_checksum(header: &Header, content_hash: &Hash32) -> Result<(), Error> {
     Ok(())
 }
 
-fn parse_block<T: Serialize + DeserializeOwned>(block: Block<'_>) -> Result<T, Error> {
-    let Block { name, offset, bytes } = block;
-    cbor::from_dag(bytes, MAX_BLOCK).map_err(|source| Error::Block {
-        block: name,
-        offset,
+fn parse_block<T: Serialize + DeserializeOwned>(block: &Block) -> Result<T, Error> {
+    cbor::from_dag(&block.bytes, MAX_BLOCK).map_err(|source| Error::Block {
+        block: block.name,
+        offset: block.offset + 4,
         source,
     })
 }
 
-fn parse_metadata(block: Block<'_>) -> Result<Metadata, Error> {
+fn parse_metadata(block: &Block) -> Result<Metadata, Error> {
     let metadata: Metadata = parse_block(block)?;
     let count = metadata.extra.len();
     if count > MAX_EXTRA {
-        return Err(Error::Extra { count });
+        return Err(Error::Extra {
+            offset: block.offset + 4,
+            count,
+        });
     }
     if let Some(timestamp) = &metadata.timestamp {
         timestamp.unix_seconds().map_err(|source| Error::Timestamp {
             block: block.name,
+            offset: block.offset + 4,
             source,
         })?;
     }
     Ok(metadata)
 }
 
-fn parse_auth(block: Block<'_>) -> Result<Auth, Error> {
+fn parse_auth(block: &Block) -> Result<Auth, Error> {
     let auth: Auth = parse_block(block)?;
     let seconds = auth.body.timestamp.unix_seconds();
     seconds.map_err(|source| Error::Timestamp {
         block: block.name,
+        offset: block.offset + 4,
         source,
     })?;
     Ok(auth)

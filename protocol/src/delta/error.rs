@@ -1,5 +1,6 @@
 //! What can be wrong with a delta file: what, where (offset, tensor), and what to do.
 
+use super::format::{DType, elements};
 use super::metadata::TimestampError;
 use crate::cbor::CborError;
 
@@ -21,6 +22,12 @@ pub enum ValueError {
     /// More elements than can be addressed.
     #[error("the product of its dimensions overflows")]
     Shape,
+    /// Not after the name before it, bytewise.
+    #[error("it does not come after {previous:?}: names ascend bytewise")]
+    Order {
+        /// The name before it.
+        previous: String,
+    },
     /// Data that does not fit the shape.
     #[error("it has {got} bytes of data where its shape needs {want}")]
     Length {
@@ -49,6 +56,25 @@ pub enum ValueError {
     },
 }
 
+impl ValueError {
+    /// Where in a tensor's uncompressed data it is wrong, in bytes.
+    pub(super) fn position(&self, dtype: DType, shape: &[u64]) -> usize {
+        let parts = elements(shape).and_then(|n| dtype.parts(n));
+        let [first, second] = parts.map_or([(0, 0); 2], |parts| parts.map(|part| (part.len(), part.size)));
+        match *self {
+            Self::NotFinite { index } => index * first.1,
+            Self::Integer { index } if dtype == DType::Q4 => index / 2,
+            Self::Integer { index } => index,
+            Self::Scale { block } => first.0 + block * second.1,
+            Self::Name { .. }
+            | Self::Rank { .. }
+            | Self::Shape
+            | Self::Order { .. }
+            | Self::Length { .. } => 0,
+        }
+    }
+}
+
 /// Why a delta file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaEncodeError {
@@ -60,12 +86,12 @@ pub enum DeltaEncodeError {
         /// What is wrong.
         source: ValueError,
     },
-    /// LZ4 failed.
-    #[error("cannot compress tensor {tensor:?}: {source}")]
-    Compress {
-        /// Its name.
-        tensor: String,
-        /// The compressor's word.
+    /// The stream that is written to failed.
+    #[error("cannot write {what}: {source}")]
+    Write {
+        /// The header, a tensor, a block.
+        what: String,
+        /// The stream's word.
         source: std::io::Error,
     },
     /// Metadata or auth out of bounds.
@@ -87,13 +113,19 @@ pub enum DeltaEncodeError {
 /// Why a delta file is refused. Offsets count bytes from the file's start.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaDecodeError {
-    /// Refused unread.
-    #[error("the file has {len} bytes; the reader's limit is {limit}")]
+    /// More bytes than the caller wants.
+    #[error("the file is too long: the reader's limit is {limit} bytes")]
     FileTooLong {
-        /// Its bytes.
-        len: usize,
         /// The caller's limit.
         limit: usize,
+    },
+    /// The stream failed.
+    #[error("cannot read on at offset {offset}: {source}")]
+    Read {
+        /// Bytes read before.
+        offset: usize,
+        /// The stream's word.
+        source: std::io::Error,
     },
     /// It ends too early.
     #[error("truncated at offset {offset}: {need} bytes of {what} are missing")]
@@ -246,8 +278,10 @@ pub enum DeltaDecodeError {
         actual: String,
     },
     /// A value that no file may hold.
-    #[error("tensor {tensor:?}: {source}")]
+    #[error("tensor {tensor:?} at offset {offset}: {source}")]
     Value {
+        /// Where the value stands; where the tensor's data begins when they are compressed.
+        offset: usize,
         /// The tensor.
         tensor: String,
         /// What is wrong.
@@ -264,14 +298,18 @@ pub enum DeltaDecodeError {
         source: CborError,
     },
     /// Text to text beyond its bounds.
-    #[error("metadata.extra has {count} entries; at most 32 are allowed")]
+    #[error("metadata block at offset {offset}: extra has {count} entries; at most 32 are allowed")]
     Extra {
+        /// Where the block's bytes begin.
+        offset: usize,
         /// Entries.
         count: usize,
     },
     /// A time that is none.
-    #[error("{block}.timestamp: {source}")]
+    #[error("{block} block at offset {offset}: timestamp: {source}")]
     Timestamp {
+        /// Where the block's bytes begin.
+        offset: usize,
         /// `metadata` or `auth`.
         block: &'static str,
         /// What is wrong.

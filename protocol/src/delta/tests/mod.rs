@@ -1,6 +1,7 @@
 mod bounds;
 mod damage;
 mod roundtrip;
+mod streams;
 mod trust;
 mod vectors;
 

@@ -88,19 +88,47 @@ fn large_tensors_take_several_blocks() {
     }
 }
 
+fn shuffled(data: &[u8], parts: [format::Part; 2]) -> Vec<u8> {
+    let mut out = Vec::new();
+    shuffle::gather(data, parts, 0..data.len(), &mut out);
+    out
+}
+
 #[test]
 fn shuffle_gathers_equal_bytes() {
     let parts = DType::F32.parts(2).unwrap();
     assert_eq!(
-        shuffle::shuffle(&[1, 2, 3, 4, 5, 6, 7, 8], parts),
+        shuffled(&[1, 2, 3, 4, 5, 6, 7, 8], parts),
         [1, 5, 2, 6, 3, 7, 4, 8]
     );
     let parts = DType::Q8.parts(257).unwrap();
     let data: Vec<u8> = (0..265u32).map(|i| i as u8).collect();
-    let shuffled = shuffle::shuffle(&data, parts);
+    let shuffled = shuffled(&data, parts);
     assert_eq!(shuffled[..257], data[..257]);
     assert_eq!(shuffled[257..], [1, 5, 2, 6, 3, 7, 4, 8]);
-    assert_eq!(shuffle::unshuffle(&shuffled, parts), data);
+}
+
+/// In whatever stretches it is done; and scattering hands on every byte in order, once.
+#[test]
+fn shuffling_by_stretches_is_shuffling() {
+    for dtype in DType::ALL {
+        let parts = dtype.parts(300).unwrap();
+        let len = dtype.byte_len(300).unwrap();
+        let data: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256) as u8).collect();
+        let whole = shuffled(&data, parts);
+        for step in [1, 7, 256, 300, 1000, len] {
+            let (mut gathered, mut back, mut handed_on) = (Vec::new(), Vec::new(), Vec::new());
+            for at in (0..len).step_by(step) {
+                let range = at..len.min(at + step);
+                shuffle::gather(&data, parts, range.clone(), &mut gathered);
+                shuffle::scatter(&mut back, parts, at, &whole[range], |b| {
+                    handed_on.extend_from_slice(b)
+                });
+            }
+            assert_eq!(gathered, whole, "{dtype:?} by {step}");
+            assert_eq!((&back, &handed_on), (&data, &data), "{dtype:?} by {step}");
+        }
+    }
 }
 
 #[test]
