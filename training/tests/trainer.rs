@@ -6,7 +6,7 @@ use gym_protocol::job::spec::{GspoSpec, JobFile, LrScheduler, RewardSpec};
 use gym_training::data::Question;
 use gym_training::eval::Answers;
 use gym_training::generate::{Draw, Finish, GenerateConfig, Request, generate};
-use gym_training::memory::Place;
+use gym_training::memory::{Budget, Place, Work};
 use gym_training::model::{
     Architecture, Decoder, HeadKind, LayerConfig, ModelConfig, Parts, RopeConfig, Weight,
 };
@@ -292,16 +292,21 @@ fn a_batch_that_does_not_fit_is_split() {
             trainer.moments().m.clone(),
         )
     };
+    let within = |bytes| Budget {
+        place: Place::Cpu,
+        work: Work::Training { heldout: 0 },
+        bytes,
+    };
     let mut wide = bench.trainer();
-    let fit = wide.fit(Place::Cpu, u64::MAX).unwrap();
+    let fit = wide.fit(within(u64::MAX)).unwrap();
     let want = step(&mut wide);
     let mut narrow = bench.trainer();
     let mut budget = fit.estimate.peak;
-    while let Ok(fit) = narrow.fit(Place::Cpu, budget) {
+    while let Ok(fit) = narrow.fit(within(budget)) {
         budget = fit.estimate.peak - 1;
     }
     assert!(budget < fit.estimate.peak - 10_000);
-    let error = narrow.fit(Place::Cpu, budget).unwrap_err();
+    let error = narrow.fit(within(budget)).unwrap_err();
     assert!(error.to_string().contains("one sequence at a time"), "{error}");
     let got = step(&mut narrow);
     for (a, b) in want.0.iter().zip(&got.0) {

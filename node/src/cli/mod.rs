@@ -23,8 +23,10 @@ mod train;
 use crate::api::ClientError;
 use crate::home::Home;
 use clap::{Parser, Subcommand};
+use gym_training::eval::EvalError;
+use gym_training::generate::GenerateError;
 use gym_training::memory::DoesNotFit;
-use gym_training::trainer::StepError;
+use gym_training::trainer::{StepError, TrainerError};
 use output::Output;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,7 +38,7 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The command needs a running node and there is none.
 const NOT_RUNNING: u8 = 3;
-/// Training stopped: too many steps in a row were not finite.
+/// Training stopped: too many steps in a row were not finite, or the held-out answers' logits.
 const NOT_FINITE: u8 = 4;
 /// The model or its batches do not fit in memory.
 const TOO_LARGE: u8 = 5;
@@ -60,7 +62,7 @@ Exit codes:
   1  failed; the last line on standard error says why
   2  the command line is not understood
   3  no node is running in the home directory
-  4  training stopped: too many steps in a row were not finite
+  4  training stopped: too many steps in a row were not finite, or the adapter has left the finite numbers
   5  training does not fit in memory";
 
 #[derive(Debug, Parser)]
@@ -190,13 +192,21 @@ fn unknown_variables(set: impl Iterator<Item = OsString>) -> Vec<String> {
 fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(ClientError::NotRunning(_)) = error.downcast_ref() {
         NOT_RUNNING
-    } else if let Some(StepError::TooManyBadSteps { .. }) = error.downcast_ref() {
+    } else if error.downcast_ref().is_some_and(is_not_finite) {
         NOT_FINITE
-    } else if error.is::<DoesNotFit>() {
+    } else if error.is::<DoesNotFit>() || matches!(error.downcast_ref(), Some(TrainerError::Memory(_))) {
         TOO_LARGE
     } else {
         FAILED
     }
+}
+
+fn is_not_finite(error: &StepError) -> bool {
+    matches!(
+        error,
+        StepError::TooManyBadSteps { .. }
+            | StepError::Evaluate(EvalError::Generate(GenerateError::NonFinite { .. }))
+    )
 }
 
 /// The error and its causes, each said once: many messages carry their cause already.

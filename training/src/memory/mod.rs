@@ -5,8 +5,10 @@
 
 mod count;
 mod host;
+mod limit;
 
 pub use host::{available, peak};
+pub use limit::{Budget, MemoryLimit, Work};
 
 use crate::model::ModelConfig;
 use crate::trainer::{Limits, Plan, Quantisation};
@@ -27,6 +29,7 @@ pub enum Place {
 pub struct Requirements {
     count: Count,
     place: Place,
+    work: Work,
     quantisation: Quantisation,
     /// Completions of a step.
     rows: u64,
@@ -73,6 +76,8 @@ pub struct Fit {
     pub limits: Limits,
     /// Whether blocks have to be run again in the backward pass.
     pub checkpointing: bool,
+    /// Whether limits or checkpointing are not what was asked for.
+    pub narrower: bool,
     /// What the step then needs.
     pub estimate: Estimate,
 }
@@ -80,12 +85,14 @@ pub struct Fit {
 /// A step that does not fit however it is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the job needs about {} with one sequence at a time, and {} may be used: take a smaller model or use_4bit, a shorter rollout.max_completion_length, a lower lora.rank, or more memory",
+    "the job needs about {} with one sequence at a time (the longest has {tokens} tokens), and {} may be used: take a smaller model or use_4bit, shorter prompts, a shorter rollout.max_completion_length, a lower lora.rank, or more memory",
     size(*needed), size(*available)
 )]
 pub struct DoesNotFit {
     /// Bytes needed at the least.
     pub needed: u64,
+    /// Tokens of the longest sequence, prompt and completion.
+    pub tokens: u64,
     /// Bytes there are.
     pub available: u64,
 }
@@ -98,12 +105,13 @@ const LOGIT_COPIES: u64 = 3;
 const PROGRAM: u64 = 40 << 20;
 
 impl Requirements {
-    /// Of `plan` with the model of this configuration. `longest_prompt` is in tokens.
+    /// Of `plan` with the model of this configuration, for `work` at `place`. `longest_prompt` is in tokens.
     #[must_use]
-    pub fn new(config: &ModelConfig, plan: &Plan, place: Place, longest_prompt: u64) -> Self {
+    pub fn new(config: &ModelConfig, plan: &Plan, place: Place, work: Work, longest_prompt: u64) -> Self {
         Self {
             count: Count::of(config, &plan.lora),
             place,
+            work,
             quantisation: plan.quantisation,
             rows: plan.gspo.rollout_rows(),
             prompt: longest_prompt,
@@ -156,16 +164,21 @@ impl Requirements {
             return Ok(Fit {
                 limits,
                 checkpointing,
+                narrower: limits != wanted || checkpointing != self.checkpointing,
                 estimate: estimate(limits),
             });
         }
-        Err(DoesNotFit { needed, available })
+        Err(DoesNotFit {
+            needed,
+            tokens: self.prompt + self.completion,
+            available,
+        })
     }
 
     fn estimate(&self, limits: Limits, checkpointing: bool) -> Estimate {
         let count = &self.count;
         let sequence = self.prompt + self.completion;
-        let rows = self.rows.min(limits.rollout_rows as u64);
+        let rows = self.drawn_together().min(limits.rollout_rows as u64);
         let step_tokens = self.rows * sequence;
         let micro = step_tokens.min((limits.micro_batch_tokens as u64).max(sequence));
         let trainable = count.trainable;
@@ -197,7 +210,21 @@ impl Requirements {
             activations,
             logits: logits(drawn).max(logits(learnt)),
             program: PROGRAM,
-            peak: always + (kv_cache + logits(drawn)).max(activations + logits(learnt) + gradients),
+            peak: always
+                + match self.work {
+                    Work::Training { .. } => {
+                        (kv_cache + logits(drawn)).max(activations + logits(learnt) + gradients)
+                    }
+                    Work::Evaluation { .. } => kv_cache + logits(drawn),
+                },
+        }
+    }
+
+    /// Completions that would be generated together if nothing limited them.
+    fn drawn_together(&self) -> u64 {
+        match self.work {
+            Work::Training { heldout } => self.rows.max(heldout),
+            Work::Evaluation { heldout } => heldout,
         }
     }
 

@@ -20,7 +20,7 @@ fn fixture(name: &str) -> std::path::PathBuf {
 
 fn requirements(plan: &Plan) -> Requirements {
     let config = ModelConfig::load(&fixture("qwen3")).unwrap();
-    Requirements::new(&config, plan, Place::Cpu, 24)
+    Requirements::new(&config, plan, Place::Cpu, Work::Training { heldout: 0 }, 24)
 }
 
 #[test]
@@ -64,7 +64,8 @@ fn a_large_model_is_counted_from_its_configuration() {
         quantisation: Quantisation::Nf4,
         ..plan()
     };
-    let needs = Requirements::new(&config, &plan, Place::Gpu, 512).under(Limits::default());
+    let needs = Requirements::new(&config, &plan, Place::Gpu, Work::Training { heldout: 0 }, 512)
+        .under(Limits::default());
     assert_eq!((needs.parameters, needs.trainable), (8_190_735_360, 43_646_976));
     // 6.95 B values in 4 bits and a little, the rest in bf16.
     assert!(
@@ -78,7 +79,10 @@ fn a_large_model_is_counted_from_its_configuration() {
 fn less_memory_gives_narrower_limits_then_checkpoints_then_an_error() {
     let needs = requirements(&plan());
     let wide = needs.fit(Limits::default(), u64::MAX).unwrap();
-    assert_eq!((wide.limits, wide.checkpointing), (Limits::default(), false));
+    assert_eq!(
+        (wide.limits, wide.checkpointing, wide.narrower),
+        (Limits::default(), false, false)
+    );
     assert_eq!(wide.estimate, needs.under(Limits::default()));
     let least = needs
         .under(Limits {
@@ -99,6 +103,24 @@ fn less_memory_gives_narrower_limits_then_checkpoints_then_an_error() {
     assert!(
         error.needed <= tight.estimate.peak && error.to_string().contains("1000 B"),
         "{error}"
+    );
+}
+
+#[test]
+fn answers_need_less_than_steps_and_more_questions_need_more() {
+    let config = ModelConfig::load(&fixture("qwen3")).unwrap();
+    let needs = |work| {
+        Requirements::new(&config, &plan(), Place::Cpu, work, 24)
+            .under(Limits::default())
+            .peak
+    };
+    let alone = needs(Work::Evaluation { heldout: 1 });
+    assert!(alone < needs(Work::Training { heldout: 1 }));
+    assert!(alone < needs(Work::Evaluation { heldout: 100 }));
+    let together = Limits::default().rollout_rows as u64;
+    assert_eq!(
+        needs(Work::Evaluation { heldout: together }),
+        needs(Work::Evaluation { heldout: u64::MAX })
     );
 }
 

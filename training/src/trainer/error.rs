@@ -4,6 +4,7 @@ use super::Rollout;
 use crate::eval::EvalError;
 use crate::generate::GenerateError;
 use crate::lora::LoraError;
+use crate::memory::DoesNotFit;
 use crate::model::LoadError;
 use crate::reward::RewardConfigError;
 use crate::tokenizer::{EncodeError, TokenizerError};
@@ -26,6 +27,9 @@ pub enum TrainerError {
     /// A training question.
     #[error(transparent)]
     Question(#[from] StepError),
+    /// The memory.
+    #[error(transparent)]
+    Memory(#[from] DoesNotFit),
     /// A falling learning rate with no end to fall to.
     #[error(
         "gspo.lr_scheduler falls to the job's end, which schedule.epochs does not tell; give schedule.rounds"
@@ -87,7 +91,7 @@ pub enum StepError {
     },
     /// Too many such steps in a row.
     #[error(
-        "{count} steps in a row were not finite ({what}); lower the learning rate or look at the saved batch"
+        "{count} steps in a row were not finite (the last one's {what}): gspo.learning_rate is likely too high"
     )]
     TooManyBadSteps {
         /// How many.

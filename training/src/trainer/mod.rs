@@ -8,6 +8,7 @@ mod evaluate;
 mod learner;
 mod metrics;
 mod plan;
+mod ready;
 pub(crate) mod replay;
 mod rollout;
 mod step;
@@ -20,15 +21,15 @@ pub use rollout::Rollout;
 pub use step::{Outcome, StepInput, StepReport};
 
 use crate::data::Question;
-use crate::memory::{DoesNotFit, Fit, Place, Requirements};
-use crate::model::{Decoder, Loading, Precision};
+use crate::memory::{Budget, DoesNotFit, Fit};
+use crate::model::{Decoder, LoadError, Loading, ModelConfig, Precision};
 use crate::optim::Moments;
 use crate::reward::Rewards;
 use crate::tokenizer::TextTokenizer;
 use burn::tensor::Device;
-use gym_protocol::job::spec::LrScheduler;
 use gym_protocol::tensor::{LayoutError, TensorSet};
 use learner::Learner;
+use ready::{Prepared, Ready};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -63,14 +64,6 @@ pub struct Trainer {
     bad_steps: u32,
 }
 
-/// A question with its prompt's tokens.
-#[derive(Debug)]
-struct Prepared {
-    question: Question,
-    text: String,
-    tokens: Vec<u32>,
-}
-
 impl Trainer {
     /// Loads model and tokenizer from a Hugging Face directory, encodes the training questions and makes the
     /// round-0 adapter from the plan's seed.
@@ -83,40 +76,27 @@ impl Trainer {
         device: &Device,
         train: Vec<Question>,
     ) -> Result<Self, TrainerError> {
-        if plan.gspo.lr_scheduler != LrScheduler::ConstantWithWarmup && plan.total_updates.is_none() {
-            return Err(TrainerError::Horizon);
-        }
-        if plan.gspo.group_size < 2 {
-            return Err(TrainerError::GroupSize(plan.gspo.group_size));
-        }
-        let loading = Loading {
-            quantisation: plan.quantisation,
-            precision: Precision::for_device(device),
-        };
-        let tokenizer = TextTokenizer::load(model_dir)?;
-        let decoder = Decoder::load_as(model_dir, device, loading)?.drawing_below(tokenizer.id_limit());
-        let (ours, models) = (tokenizer.vocab_size(), decoder.config().vocab_size);
-        if ours > models {
-            return Err(TrainerError::Vocabulary {
-                tokenizer: ours,
-                model: models,
-            });
-        }
-        let rewards = Rewards::with_programs(&plan.rewards, plan.programs)?;
-        let mut trainer = Self {
-            learner: Learner::new(decoder, &plan)?,
-            sampler: None,
-            plan,
-            tokenizer,
-            rewards,
-            questions: BTreeMap::new(),
-            bad_steps: 0,
-        };
-        for question in train {
-            let prepared = trainer.prepare(question)?;
-            trainer.questions.insert(prepared.question.row, prepared);
-        }
-        Ok(trainer)
+        Ready::new(plan, model_dir, train)?.load(model_dir, device)
+    }
+
+    /// As [`Trainer::new`], with limits under which its work stays within `budget`. Nothing of the model is loaded when
+    /// that cannot be.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::new`]; [`TrainerError::Memory`] when not even one sequence at a time fits.
+    pub fn within(
+        budget: Budget,
+        plan: Plan,
+        model_dir: &Path,
+        device: &Device,
+        train: Vec<Question>,
+    ) -> Result<(Self, Fit), TrainerError> {
+        let ready = Ready::new(plan, model_dir, train)?;
+        let config = ModelConfig::load(model_dir).map_err(LoadError::from)?;
+        ready.fit(&config, budget)?;
+        let mut trainer = ready.load(model_dir, device)?;
+        let fit = trainer.fit(budget)?;
+        Ok((trainer, fit))
     }
 
     /// Draws rollouts from a second copy of the model, which computes in `precision`, as an inference engine beside the
@@ -139,16 +119,18 @@ impl Trainer {
         self.learner.limits = limits;
     }
 
-    /// Sets limits under which a step stays within `available` bytes: what does not fit at once is cut into smaller
-    /// batches, and blocks are run again in the backward pass where that is not enough.
+    /// Sets limits under which work stays within the budget: what does not fit at once is cut into smaller batches, and
+    /// blocks are run again in the backward pass where that is not enough.
     ///
     /// # Errors
     /// When not even one sequence at a time fits; the limits are then as before.
-    pub fn fit(&mut self, place: Place, available: u64) -> Result<Fit, DoesNotFit> {
-        let longest = self.questions.values().map(|q| q.tokens.len()).max().unwrap_or(0);
-        let config = self.learner.decoder.config();
-        let fit =
-            Requirements::new(config, &self.plan, place, longest as u64).fit(Limits::default(), available)?;
+    pub fn fit(&mut self, budget: Budget) -> Result<Fit, DoesNotFit> {
+        let fit = ready::fit(
+            self.learner.decoder.config(),
+            &self.plan,
+            self.questions.values(),
+            budget,
+        )?;
         self.learner.limits = fit.limits;
         self.learner.spec.gradient_checkpointing = fit.checkpointing;
         Ok(fit)
@@ -247,23 +229,6 @@ impl Trainer {
         self.questions.get(&row).ok_or(StepError::Row {
             row,
             questions: self.questions.len(),
-        })
-    }
-
-    fn prepare(&self, question: Question) -> Result<Prepared, StepError> {
-        let tokens = self.tokenizer.encode_prompt(&question.prompt)?;
-        let limit = self.plan.rollout.max_prompt_length;
-        if tokens.len() > limit as usize {
-            return Err(StepError::PromptLength {
-                row: question.row,
-                tokens: tokens.len(),
-                limit,
-            });
-        }
-        Ok(Prepared {
-            text: question.prompt.text(),
-            question,
-            tokens,
         })
     }
 }

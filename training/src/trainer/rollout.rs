@@ -1,6 +1,7 @@
 //! Drawing and judging a step's completions.
 
-use super::{Prepared, StepError, StepInput, Trainer};
+use super::ready::Prepared;
+use super::{StepError, StepInput, Trainer};
 use crate::generate::{Draw, Finish, GenerateConfig, Request, generate};
 use crate::lora::Lora;
 use crate::reward::{Sample, Scored};

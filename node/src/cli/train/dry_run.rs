@@ -3,27 +3,25 @@
 use super::super::output::table;
 use super::Args;
 use super::setup::Setup;
-use gym_training::device::{Chosen, DeviceChoice};
-use gym_training::memory::{self, DoesNotFit, Fit, Place, Requirements, size};
+use gym_training::device::Chosen;
+use gym_training::memory::{self, Budget, DoesNotFit, Fit, Requirements, Work, size};
 use gym_training::model::ModelConfig;
 use gym_training::tokenizer::TextTokenizer;
 use gym_training::trainer::Limits;
 use serde_json::{Value, json};
 
-/// Share of the available memory that a run plans with: measured peaks of whole batches were up to 1.35 times the
-/// estimate (docs/results.md).
-const SHARE: f64 = 0.75;
-
-/// Bytes that the run may use; `None` where nothing says how many there are.
-pub(super) fn budget(args: &Args, chosen: &Chosen) -> Option<u64> {
-    let available = || Some((gym_training::device::free_memory(chosen.place)? as f64 * SHARE) as u64);
-    args.memory_limit.or_else(available)
+/// What the run may use; `None` where nothing says how much memory there is.
+pub(super) fn budget(setup: &Setup, args: &Args, chosen: &Chosen) -> Option<Budget> {
+    Some(Budget {
+        place: chosen.place.into(),
+        work: work(setup, args),
+        bytes: args.memory_limit.bytes(chosen.place)?,
+    })
 }
 
-pub(super) fn place(chosen: &Chosen) -> Place {
-    match chosen.place {
-        DeviceChoice::Cuda(_) => Place::Gpu,
-        DeviceChoice::Cpu | DeviceChoice::Auto => Place::Cpu,
+fn work(setup: &Setup, args: &Args) -> Work {
+    Work::Training {
+        heldout: setup.heldout.len() as u64 * u64::from(args.eval_samples),
     }
 }
 
@@ -39,8 +37,14 @@ pub(super) fn report(
     for question in &setup.train {
         longest = longest.max(tokenizer.encode_prompt(&question.prompt)?.len());
     }
-    let needs = Requirements::new(&config, &setup.plan, place(chosen), longest as u64);
-    let budget = budget(args, chosen);
+    let needs = Requirements::new(
+        &config,
+        &setup.plan,
+        chosen.place.into(),
+        work(setup, args),
+        longest as u64,
+    );
+    let budget = args.memory_limit.bytes(chosen.place);
     let wanted = needs.under(Limits::default());
     let fit = needs.fit(Limits::default(), budget.unwrap_or(u64::MAX));
     let mut report = json!({

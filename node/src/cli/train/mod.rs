@@ -10,6 +10,7 @@ mod setup;
 use super::Context;
 use crate::config::DeviceChoice;
 use gym_training::device;
+use gym_training::memory::MemoryLimit;
 use gym_training::model::Precision;
 use run::Run;
 use setup::Setup;
@@ -45,9 +46,14 @@ pub(super) struct Args {
     /// Say what the run would need (parameters, memory by part, tokens a step) and stop
     #[arg(long)]
     dry_run: bool,
-    /// Memory that may be used, such as 8GiB: larger batches are split [default: three quarters of what is free]
-    #[arg(long, value_name = "SIZE", value_parser = gym_training::memory::parse_size)]
-    memory_limit: Option<u64>,
+    /// Memory that may be used, such as 8GiB, or auto for three quarters of what is free: larger batches are split
+    #[arg(
+        long,
+        env = "HANZOD_MEMORY_LIMIT",
+        default_value = "auto",
+        value_name = "SIZE"
+    )]
+    memory_limit: MemoryLimit,
     /// Where tensors live: auto, cpu or cuda:N
     #[arg(long, env = "HANZOD_DEVICE", default_value = "auto", value_name = "DEVICE")]
     device: DeviceChoice,

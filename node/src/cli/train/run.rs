@@ -9,16 +9,16 @@ use super::dry_run;
 use super::log::{ACCURACY, Log, forget_after};
 use super::setup::Setup;
 use crate::files::{self, Access};
+use anyhow::Context as _;
 use gym_protocol::assignment::RoundRows;
 use gym_protocol::ids::{CidBytes, Hash32, Rank};
 use gym_training::adapter::Adapter;
 use gym_training::device::Chosen;
 use gym_training::eval::{Answers, Evaluation, ks};
-use gym_training::memory::{Fit, size};
 use gym_training::metrics::MetricsWriter;
 use gym_training::plot::{Labels, Series, write_chart};
 use gym_training::sampling::RolloutKey;
-use gym_training::trainer::{Limits, Outcome, Rollout, StepError, StepInput, StepReport, Trainer};
+use gym_training::trainer::{Outcome, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -48,21 +48,7 @@ impl<'a> Run<'a> {
         );
         complain(&format!("device: {}", chosen.why));
         setup.notes().into_iter().for_each(complain);
-        let mut trainer = Trainer::new(
-            setup.plan.clone(),
-            &setup.model,
-            &chosen.device,
-            setup.train.clone(),
-        )?;
-        if let Some(precision) = args.rollout_precision {
-            trainer.sample_in(&setup.model, precision.into())?;
-        }
-        if let Some(budget) = dry_run::budget(args, chosen) {
-            let fit = trainer.fit(dry_run::place(chosen), budget)?;
-            if fit.limits != Limits::default() || fit.checkpointing != setup.job.gspo.gradient_checkpointing {
-                complain(&narrowed(&fit, budget));
-            }
-        }
+        let mut trainer = load(setup, args, chosen)?;
         if let Some(found) = &found {
             trainer.set_flat_adapter(&found.adapter)?;
             trainer.set_moments(found.moments.clone())?;
@@ -89,7 +75,7 @@ impl<'a> Run<'a> {
     /// Trains what is left; the report.
     pub(super) fn finish(mut self) -> anyhow::Result<Value> {
         if self.step == 0 {
-            self.evaluate()?;
+            self.evaluated()?;
         }
         let steps = self.setup.steps;
         let mut bar = Bar::resumed("steps", self.step, steps);
@@ -107,7 +93,8 @@ impl<'a> Run<'a> {
         self.report()
     }
 
-    /// What is due after a step: completions, evaluation, save.
+    /// What is due after a step: completions, evaluation, save. A skipped step changed nothing and saves nothing: the
+    /// adapters of better times are kept, and a continued run meets the same step again.
     fn look_in(&mut self, report: &StepReport, bar: &mut Bar) -> anyhow::Result<()> {
         let (step, last) = (self.step, self.step == self.setup.steps);
         let due = |every: Option<u64>| every.is_some_and(|every| step.is_multiple_of(every));
@@ -121,10 +108,11 @@ impl<'a> Run<'a> {
             bar.aside(&sheet.table());
         }
         if last || due(self.args.eval_every) {
-            self.evaluate()?;
+            self.evaluated()?;
         }
         let interval = u64::from(self.setup.job.schedule.aggregate_interval);
-        if last || due(self.args.save_every.or(Some(interval))) {
+        let changed = report.outcome == Outcome::Updated;
+        if last || changed && due(self.args.save_every.or(Some(interval))) {
             self.save()?;
         }
         Ok(())
@@ -150,17 +138,15 @@ impl<'a> Run<'a> {
             Ok(report) => {
                 if let Outcome::Skipped { what, .. } = report.outcome {
                     let kept = self.keep_bad_batch(&report.rollouts)?;
-                    bar.aside(&format!(
-                        "step {}: the {what} is not finite; the step is skipped{kept}",
-                        self.step
-                    ));
+                    bar.aside(&format!("step {} is skipped: non-finite {what}{kept}", self.step));
                 }
                 Ok(report)
             }
             Err(error) => {
                 if let StepError::TooManyBadSteps { rollouts, .. } = &error {
                     let kept = self.keep_bad_batch(rollouts)?;
-                    return Err(anyhow::Error::new(error).context(format!("step {}{kept}", self.step)));
+                    let stopped = format!("training stopped at step {}{kept}", self.step);
+                    return Err(anyhow::Error::new(error).context(stopped));
                 }
                 Err(error.into())
             }
@@ -185,6 +171,12 @@ impl<'a> Run<'a> {
     fn epoch(&self) -> f64 {
         let drawn = self.step as f64 * f64::from(self.setup.job.gspo.prompts_per_step);
         drawn / self.setup.train.len().max(1) as f64
+    }
+
+    fn evaluated(&mut self) -> anyhow::Result<()> {
+        let step = self.step;
+        self.evaluate()
+            .with_context(|| format!("held-out questions after step {step}"))
     }
 
     /// Held-out pass@1 and pass@k at this step, unless they are in the log already.
@@ -270,19 +262,26 @@ impl<'a> Run<'a> {
     }
 }
 
-/// How a step is cut up to stay within `budget` bytes.
-fn narrowed(fit: &Fit, budget: u64) -> String {
-    let again = if fit.checkpointing {
-        ", blocks are run again in the backward pass"
-    } else {
-        ""
+/// The model in training, within the memory that may be used.
+fn load(setup: &Setup, args: &Args, chosen: &Chosen) -> anyhow::Result<Trainer> {
+    let (plan, model, device, train) = (
+        setup.plan.clone(),
+        &setup.model,
+        &chosen.device,
+        setup.train.clone(),
+    );
+    let mut trainer = match dry_run::budget(setup, args, chosen) {
+        Some(budget) => {
+            let (trainer, fit) = Trainer::within(budget, plan, model, device, train)?;
+            fit.narrowed(budget.bytes).iter().for_each(|said| complain(said));
+            trainer
+        }
+        None => Trainer::new(plan, model, device, train)?,
     };
-    format!(
-        "memory: {} may be used: {} completions are generated and {} tokens trained at a time{again}",
-        size(budget),
-        fit.limits.rollout_rows,
-        fit.limits.micro_batch_tokens,
-    )
+    if let Some(precision) = args.rollout_precision {
+        trainer.sample_in(&setup.model, precision.into())?;
+    }
+    Ok(trainer)
 }
 
 /// What a step's record holds.
