@@ -5,6 +5,7 @@ use crate::files::{self, FileError};
 use crate::role::{Role, Roles};
 use crate::{api, logging, net};
 pub use gym_training::device::DeviceChoice;
+use gym_training::memory::MemoryLimit;
 use gym_training::reward::Programs;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,8 @@ impl Default for ContentConfig {
 pub struct TrainingConfig {
     /// Where tensors live.
     pub device: DeviceChoice,
+    /// Memory that training and evaluation may use: batches that do not fit are split.
+    pub memory_limit: MemoryLimit,
     /// Jobs may run reward programs (`command`) here. Off: a program can do whatever this process can.
     pub allow_reward_programs: bool,
 }
@@ -171,5 +174,20 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("\"gpu\" is no device"), "{error}");
+    }
+
+    #[test]
+    fn memory_limits_parse() {
+        let parse = |value: &str| {
+            let text = format!("[training]\nmemory_limit = \"{value}\"\n");
+            Config::parse(Path::new("t"), &text).map(|config| config.training.memory_limit)
+        };
+        assert_eq!(parse("2GiB").unwrap(), MemoryLimit::Bytes(2 << 30));
+        assert_eq!(parse("auto").unwrap(), MemoryLimit::Auto);
+        let error = parse("plenty").unwrap_err().to_string();
+        assert!(
+            error.contains("8GiB") && error.contains("memory_limit"),
+            "{error}"
+        );
     }
 }

@@ -326,7 +326,7 @@ fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, Sta
     tracing::info!("device: {}", chosen.why);
     let content: Arc<dyn ContentApi> = Arc::new(parts.content.clone());
     let faults = parts.config.faults.clone();
-    let (jobs, service) = job::start(parts, chosen.device, faults).map_err(StartError::Trainer)?;
+    let (jobs, service) = job::start(parts, chosen, faults).map_err(StartError::Trainer)?;
     tasks.spawn(service);
     Ok(Services {
         jobs: Some(jobs),

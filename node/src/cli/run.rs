@@ -8,6 +8,7 @@ use crate::net::Mdns;
 use crate::role::Role;
 use crate::runtime::Node;
 use anyhow::Context as _;
+use gym_training::memory::MemoryLimit;
 use libp2p::Multiaddr;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -26,6 +27,9 @@ pub(super) struct Args {
     /// Where tensors live: auto, cpu or cuda:N
     #[arg(long, env = "HANZOD_DEVICE", value_name = "DEVICE")]
     device: Option<DeviceChoice>,
+    /// Memory that a job may use, such as 8GiB, or auto for three quarters of what is free: larger batches are split
+    #[arg(long, env = "HANZOD_MEMORY_LIMIT", value_name = "SIZE")]
+    memory_limit: Option<MemoryLimit>,
     /// An address to listen on, such as /ip4/0.0.0.0/tcp/4011 or /ip4/0.0.0.0/udp/4011/quic-v1; port 0 is any free
     /// one (repeatable)
     #[arg(long, env = "HANZOD_LISTEN", value_delimiter = ',', value_name = "MULTIADDR")]
@@ -67,6 +71,7 @@ impl Args {
         replace_list(&mut config.network.bootstrap, self.bootstrap);
         replace_list(&mut config.network.external, self.external);
         replace(&mut config.training.device, self.device);
+        replace(&mut config.training.memory_limit, self.memory_limit);
         replace(&mut config.network.mdns, self.mdns);
         replace(&mut config.api.listen, self.api_listen);
         replace(&mut config.log.level, self.log);

@@ -18,7 +18,7 @@ use crate::runtime::Parts;
 use gym_protocol::ids::{CidBytes, PeerBytes};
 use gym_protocol::time::{Deadline, Time, earlier};
 use gym_protocol::{member, orchestrator};
-use gym_training::Device;
+use gym_training::device::Chosen;
 use gym_training::reward::Programs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
@@ -98,7 +98,7 @@ pub(crate) struct Service {
 /// When the trainer thread cannot be started.
 pub fn start(
     parts: Parts,
-    device: Device,
+    chosen: Chosen,
     faults: Vec<Fault>,
 ) -> std::io::Result<(Arc<JobsHandle>, impl Future<Output = ()> + Send)> {
     let programs = parts.config.training.programs();
@@ -106,7 +106,13 @@ pub fn start(
     let (reports, reported) = mpsc::channel(DONE_QUEUE);
     let (failed, link_failures) = mpsc::channel(64);
     let (calls, called) = mpsc::channel(CALL_QUEUE);
-    let trainer = TrainerHandle::start(Machine { device, programs }, reports)?;
+    let machine = Machine {
+        chosen,
+        programs,
+        memory: parts.config.training.memory_limit,
+        roles: parts.config.roles.clone(),
+    };
+    let trainer = TrainerHandle::start(machine, reports)?;
     let service = Service {
         tools: Tools {
             keys: KnownKeys::new(&parts.identity),

@@ -3,10 +3,14 @@
 mod engine;
 
 use super::commit::Trained;
+use crate::role::Roles;
 use gym_protocol::assignment::RoundRows;
 use gym_protocol::ids::{CidBytes, Hash32, Rank};
 use gym_protocol::job::spec::JobSpec;
 use gym_protocol::tensor::TensorSet;
+use gym_training::device::Chosen;
+use gym_training::memory::MemoryLimit;
+use gym_training::reward::Programs;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,9 +103,13 @@ pub(crate) enum Report {
 #[derive(Debug)]
 pub(crate) struct Machine {
     /// Where tensors live.
-    pub(crate) device: gym_training::Device,
+    pub(crate) chosen: Chosen,
     /// Whether a job's rewards may run programs here.
-    pub(crate) programs: gym_training::reward::Programs,
+    pub(crate) programs: Programs,
+    /// What a job may hold.
+    pub(crate) memory: MemoryLimit,
+    /// What the node does, which decides what has to fit.
+    pub(crate) roles: Roles,
 }
 
 /// Hands tasks to the thread.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 mod killed;
+mod limits;
 mod network;
 mod support;
 mod training;

@@ -3,11 +3,13 @@
 use super::{JobFiles, Machine, Report, Task, TrainTask, rows_of};
 use crate::files::{self, Access};
 use crate::job::commit::Trained;
+use crate::role::Role;
 use gym_protocol::ids::CidBytes;
 use gym_protocol::job::spec::JobSpec;
 use gym_protocol::tensor::TensorSet;
 use gym_training::data::{Question, check_disjoint, read_questions};
 use gym_training::eval::Answers;
+use gym_training::memory::{Budget, Work};
 use gym_training::sampling::RolloutKey;
 use gym_training::trainer::{Plan, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::json;
@@ -85,8 +87,36 @@ fn open(machine: &Machine, spec: &JobSpec, files: &JobFiles) -> Result<(Trainer,
         programs: machine.programs,
         ..Plan::from(spec)
     };
-    let trainer = Trainer::new(plan, &files.base, &machine.device, train).map_err(|e| e.to_string())?;
+    let asked = heldout.len().min(spec.schedule.eval_questions as usize) as u64;
+    let device = &machine.chosen.device;
+    let Some(budget) = budget(machine, asked) else {
+        let trainer = Trainer::new(plan, &files.base, device, train).map_err(|e| e.to_string())?;
+        return Ok((trainer, heldout));
+    };
+    let (trainer, fit) =
+        Trainer::within(budget, plan, &files.base, device, train).map_err(|e| e.to_string())?;
+    if let Some(said) = fit.narrowed(budget.bytes) {
+        tracing::info!("{said}");
+    }
     Ok((trainer, heldout))
+}
+
+/// What a job may hold here; `None` where nothing says how much memory there is. Only workers need room for steps.
+fn budget(machine: &Machine, heldout: u64) -> Option<Budget> {
+    let validates = if machine.roles.has(Role::Validator) {
+        heldout
+    } else {
+        1
+    };
+    Some(Budget {
+        place: machine.chosen.place.into(),
+        work: if machine.roles.has(Role::Worker) {
+            Work::Training { heldout: validates }
+        } else {
+            Work::Evaluation { heldout: validates }
+        },
+        bytes: machine.memory.bytes(machine.chosen.place)?,
+    })
 }
 
 /// The loaded job, if it is the one asked for.
