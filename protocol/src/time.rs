@@ -36,6 +36,8 @@ pub fn earlier(a: Option<Deadline>, b: Option<Deadline>) -> Option<Deadline> {
 #[derive(Clone, Debug, Default)]
 pub struct Estimate {
     recent: VecDeque<u64>,
+    /// The same, ascending.
+    sorted: Vec<u64>,
 }
 
 /// Durations remembered.
@@ -46,10 +48,14 @@ const DEVIATIONS: u64 = 6;
 impl Estimate {
     /// Adds a measured duration.
     pub fn add(&mut self, ms: u64) {
-        if self.recent.len() == WINDOW {
-            self.recent.pop_front();
+        if self.recent.len() == WINDOW
+            && let Some(oldest) = self.recent.pop_front()
+            && let Ok(at) = self.sorted.binary_search(&oldest)
+        {
+            self.sorted.remove(at);
         }
         self.recent.push_back(ms);
+        self.sorted.insert(self.sorted.partition_point(|v| *v < ms), ms);
     }
 
     /// Durations measured.
@@ -67,22 +73,28 @@ impl Estimate {
     /// median + k·MAD, within \[floor, cap\]; the cap while nothing has been measured.
     #[must_use]
     pub fn deadline(&self, floor: u64, cap: u64) -> u64 {
-        if self.recent.is_empty() {
+        let middle = self.sorted.len() / 2;
+        let Some(median) = self.sorted.get(middle) else {
             return cap;
-        }
-        let median = median(self.recent.iter().copied().collect());
-        let deviation = median_of_deviations(&self.recent, median);
-        (median + DEVIATIONS * deviation).clamp(floor.min(cap), cap)
+        };
+        let deviation = self.deviation(*median, middle);
+        median
+            .saturating_add(DEVIATIONS.saturating_mul(deviation))
+            .clamp(floor.min(cap), cap)
     }
-}
 
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
-}
-
-fn median_of_deviations(values: &VecDeque<u64>, centre: u64) -> u64 {
-    median(values.iter().map(|v| v.abs_diff(centre)).collect())
+    /// The median absolute deviation: the middle one of two ascending runs, away from the median to either side.
+    fn deviation(&self, median: u64, middle: usize) -> u64 {
+        let (below, above) = self.sorted.split_at(middle);
+        let mut below = below.iter().rev().map(|v| median - v).peekable();
+        let mut above = above.iter().map(|v| v - median).peekable();
+        let mut nearest = || match (below.peek(), above.peek()) {
+            (Some(b), Some(a)) if b <= a => below.next(),
+            (Some(_), None) => below.next(),
+            (_, _) => above.next(),
+        };
+        (0..=middle).filter_map(|_| nearest()).last().unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -100,5 +112,23 @@ mod tests {
         e.add(9_000);
         assert!(e.deadline(10, 10_000) <= before + 12);
         assert_eq!(e.deadline(500, 10_000), 500);
+    }
+
+    #[test]
+    fn the_deadline_is_median_and_deviations_of_the_last_ones() {
+        let mut e = Estimate::default();
+        let mut all = Vec::new();
+        for i in 0..300u64 {
+            let ms = i * i * 7_919 % 1_009;
+            e.add(ms);
+            all.push(ms);
+            let mut recent = all[all.len().saturating_sub(WINDOW)..].to_vec();
+            recent.sort_unstable();
+            let median = recent[recent.len() / 2];
+            let mut away: Vec<u64> = recent.iter().map(|v| v.abs_diff(median)).collect();
+            away.sort_unstable();
+            let want = median + DEVIATIONS * away[away.len() / 2];
+            assert_eq!(e.deadline(0, u64::MAX), want, "after {i}");
+        }
     }
 }
