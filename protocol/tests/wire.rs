@@ -75,6 +75,7 @@ fn bodies() -> Vec<Body> {
                 weight: 256,
                 server: peer(3),
             }],
+            grid: None,
             left_out: vec![LeftOut {
                 member: peer(4),
                 reason: Reason::NotFinite,
@@ -159,6 +160,17 @@ fn bodies() -> Vec<Body> {
             why: "done".into(),
         }
         .into(),
+        Links {
+            job: cid(9),
+            links: vec![Link {
+                peer: peer(2),
+                delay_us: 50_000,
+                bytes_per_ms: 12_500,
+            }]
+            .try_into()
+            .expect("few enough"),
+        }
+        .into(),
     ]
 }
 
@@ -177,6 +189,7 @@ const FROZEN: &[(Kind, &str)] = &[
     (Kind::Reveal, "ae32cbf3c1c1fa0c"),
     (Kind::Complaint, "bd08947999257905"),
     (Kind::Status, "89421817d4db47f0"),
+    (Kind::Links, "19ba4edaac96a996"),
 ];
 
 fn short(bytes: &[u8]) -> String {
@@ -191,6 +204,23 @@ fn every_body_keeps_its_encoding() {
         .collect();
     let frozen: Vec<(Kind, String)> = FROZEN.iter().map(|(k, h)| (*k, (*h).to_owned())).collect();
     assert_eq!(found, frozen, "the wire has changed");
+}
+
+#[test]
+fn a_manifest_names_its_grid_only_where_it_has_one() {
+    let manifest = |grid| {
+        let found = bodies()
+            .into_iter()
+            .find_map(|b| if let Body::Manifest(m) = b { Some(m) } else { None });
+        let m = Manifest {
+            grid,
+            ..found.expect("there is one")
+        };
+        Body::Manifest(m).encode().expect("it encodes")
+    };
+    let grid = gym_protocol::ring::Grid { rows: 3, columns: 4 };
+    assert_eq!(short(&manifest(Some(grid))), "0023f74ce3d584b6");
+    assert!(!manifest(None).windows(4).any(|w| w == b"grid"));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::validate::Validator;
 use crate::role::Role;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{DeltaFacts, Held};
-use gym_protocol::message::{Entry, JobBody, Reason};
+use gym_protocol::message::{Entry, JobBody, Link, Reason};
 use gym_protocol::tensor::TensorSet;
 use gym_protocol::{member, orchestrator};
 use serde_json::json;
@@ -61,6 +61,8 @@ pub(crate) enum Done {
         purpose: Purpose,
         result: Result<Arc<ModelState>, String>,
     },
+    /// Round trips to the connected members.
+    Measured { job: CidBytes, links: Vec<Link> },
     /// A commit is encoded, signed and added.
     Commit {
         job: CidBytes,
@@ -133,6 +135,7 @@ impl Service {
             } => {
                 self.on_state_for_validator(&job, &held, purpose, result);
             }
+            Done::Measured { job, links } => self.tell_member(&job, member::Event::Measured(links)),
             Done::Commit { job, roster, result } => self.on_commit(&job, roster, result),
             Done::Replica {
                 job,

@@ -9,9 +9,10 @@ use super::state::{ModelState, Names, Origin};
 use super::trainer::{Task, TrainTask};
 use crate::content::{Content, Pin};
 use crate::link::Damage;
+use crate::net::{PeerInfo, Standing};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{Action, Config, Event, Held, Member};
-use gym_protocol::message::LinkHeader;
+use gym_protocol::message::{Link, LinkHeader};
 use gym_protocol::quant::SEGMENT;
 use serde_json::json;
 use std::path::PathBuf;
@@ -69,6 +70,7 @@ impl Service {
                 parent,
                 delta,
             } => {
+                self.measure_links(id);
                 self.build_commit(id, round, roster, parent, delta);
             }
             Action::SendReplica {
@@ -98,6 +100,17 @@ impl Service {
                 tracing::info!(job = %id, "this worker's part is over: {standing:?}")
             }
         }
+    }
+
+    /// The round trips of the last pings, before the manifest of the round orders its ring.
+    fn measure_links(&self, id: &CidBytes) {
+        let (net, job) = (self.tools.net.clone(), id.clone());
+        self.tools.spawn(async move {
+            // A network that is stopping has no peers.
+            let peers = net.peers().await.unwrap_or_default();
+            let links = peers.into_iter().filter_map(link).collect();
+            Done::Measured { job, links }
+        });
     }
 
     pub(crate) fn notice(&mut self, id: &CidBytes, text: &str) {
@@ -354,4 +367,14 @@ pub(crate) async fn add_checkpoint(
         .await
         .map_err(|e| e.to_string())?;
     Ok((state, CidBytes::from_cid(&added.cid)))
+}
+
+/// A measured link: half the round trip. Pings carry too little to tell a bandwidth.
+fn link(info: PeerInfo) -> Option<Link> {
+    let delay = info.rtt.filter(|_| info.standing == Standing::Member)? / 2;
+    Some(Link {
+        peer: info.peer,
+        delay_us: u32::try_from(delay.as_micros()).unwrap_or(u32::MAX),
+        bytes_per_ms: 0,
+    })
 }

@@ -19,6 +19,7 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
         job: id.clone(),
         spec: (*job.body.spec).clone(),
         rows: job.body.rows,
+        flat_ring_max: service.tools.flat_ring_max,
     };
     let mut actions = Vec::new();
     job.orchestrator = Some(Orchestrator::new(config, &mut actions));

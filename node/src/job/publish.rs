@@ -38,7 +38,8 @@ impl Publisher {
             | Body::Receipt(_)
             | Body::Cutoff(_)
             | Body::Reveal(_)
-            | Body::Complaint(_) => Topic::Rounds,
+            | Body::Complaint(_)
+            | Body::Links(_) => Topic::Rounds,
         };
         if self.queue.try_send((topic, envelope)).is_err() {
             tracing::warn!("gossip queue full: {:?} left to synchronisation", body.kind());

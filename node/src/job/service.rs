@@ -39,6 +39,8 @@ const SYNC_EVERY: Duration = Duration::from_secs(2);
 pub(crate) struct Tools {
     pub(crate) home: Home,
     pub(crate) roles: Roles,
+    /// More contributions than this are summed in a grid.
+    pub(crate) flat_ring_max: u32,
     pub(crate) identity: Arc<NodeIdentity>,
     pub(crate) keys: KnownKeys,
     pub(crate) net: NetHandle,
@@ -120,6 +122,7 @@ pub fn start(
             outbox: Outbox::new(parts.links, failed),
             home: parts.home,
             roles: parts.config.roles.clone(),
+            flat_ring_max: parts.network.genesis.constants.flat_ring_max,
             identity: parts.identity,
             net: parts.net,
             content: parts.content,

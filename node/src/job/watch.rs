@@ -60,7 +60,8 @@ impl Service {
             | Body::Cutoff(_)
             | Body::Reveal(_)
             | Body::Complaint(_)
-            | Body::Status(_) => {}
+            | Body::Status(_)
+            | Body::Links(_) => {}
         }
     }
 

@@ -224,11 +224,9 @@ impl InRound {
     }
 
     pub(super) fn on_receipt(&mut self, holder: &PeerBytes, receipt: &Receipt) {
-        if self.in_roster(holder) && self.commitments.get(&receipt.member) == Some(&receipt.commitment) {
-            self.receipts
-                .entry(receipt.member.clone())
-                .or_default()
-                .insert(holder.clone());
+        let own = receipt.member == self.me && self.commitments.get(&self.me) == Some(&receipt.commitment);
+        if own && self.in_roster(holder) {
+            self.receipts.insert(holder.clone());
         }
     }
 
@@ -242,12 +240,10 @@ impl InRound {
     /// Holders that owe a receipt, and since when.
     fn owing(&self) -> impl Iterator<Item = (&PeerBytes, Time)> {
         let own = self.own.as_ref().filter(|_| self.cutoff.is_none());
-        let receipts = self.receipts.get(&self.me);
         own.into_iter()
             .flat_map(|own| own.sent_to.iter().map(move |(holder, at)| (own, holder, *at)))
             .filter_map(move |(own, holder, at)| {
-                let answered =
-                    receipts.is_some_and(|r| r.contains(holder)) || own.refused_by.contains(holder);
+                let answered = self.receipts.contains(holder) || own.refused_by.contains(holder);
                 (!answered).then_some((holder, at))
             })
     }

@@ -10,10 +10,12 @@ mod view;
 pub use commit::commitment;
 pub use round::DeltaFacts;
 
+use crate::cbor::Bounded;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
 use crate::message::{
-    Body, Close, LinkHeader, Offence, Ready, Reason, Roster, RosterMember, Standing, Status, Verified,
+    Body, Close, Link, LinkHeader, Links, MAX_LINKS, Offence, Ready, Reason, Roster, RosterMember, Standing,
+    Status, Verified,
 };
 use crate::time::{Deadline, Time, earlier};
 use round::{InRound, Step};
@@ -127,6 +129,8 @@ pub enum Event {
         /// Its checkpoint directory.
         checkpoint: CidBytes,
     },
+    /// The driver measured its links to other members.
+    Measured(Vec<Link>),
     /// A deadline may have passed.
     Tick,
 }
@@ -247,6 +251,8 @@ pub struct Member {
     first_ready: Option<Time>,
     /// Messages that name a roster not seen yet.
     ahead: Vec<Verified>,
+    /// The links last said, by peer.
+    said_links: Vec<Link>,
 }
 
 #[derive(Debug)]
@@ -268,6 +274,7 @@ impl Member {
             residual: Vec::new(),
             first_ready: None,
             ahead: Vec::new(),
+            said_links: Vec::new(),
         }
     }
 
@@ -318,6 +325,7 @@ impl Member {
             Event::Message(m) => self.on_message(now, *m, out),
             Event::Synced(held) => self.on_synced(now, held, out),
             Event::FetchFailed(why) => self.on_fetch_failed(now, &why, out),
+            Event::Measured(links) => self.on_measured(links, out),
             Event::Tick => self.on_tick(now, out),
             other @ (Event::Trained { .. }
             | Event::TrainFailed { .. }
@@ -373,7 +381,8 @@ impl Member {
             | Body::Report(_)
             | Body::Ready(_)
             | Body::Cutoff(_)
-            | Body::Status(_) => {}
+            | Body::Status(_)
+            | Body::Links(_) => {}
         }
     }
 
@@ -511,6 +520,23 @@ impl Member {
         }
     }
 
+    /// Says what was measured, where it differs from what was said before.
+    fn on_measured(&mut self, mut links: Vec<Link>, out: &mut Vec<Action>) {
+        links.retain(|l| l.peer != self.config.me);
+        links.sort_by(|a, b| (a.delay_us, &a.peer).cmp(&(b.delay_us, &b.peer)));
+        links.truncate(MAX_LINKS);
+        links.sort_by(|a, b| a.peer.cmp(&b.peer));
+        links.dedup_by(|a, b| a.peer == b.peer);
+        if !differ(&self.said_links, &links) {
+            return;
+        }
+        self.said_links.clone_from(&links);
+        if let Ok(links) = Bounded::try_from(links) {
+            let job = self.config.job.clone();
+            out.push(Action::Publish(Body::Links(Links { job, links })));
+        }
+    }
+
     fn on_status(&mut self, status: &Status, out: &mut Vec<Action>) {
         match status.standing {
             1 => self.finish(Standing::Done, out),
@@ -566,6 +592,15 @@ fn certified(close: &Close, attests: &[Verified]) -> bool {
     !signers.is_empty() && signers.len() == close.attests.len()
 }
 
+/// Other peers, or a delay or bandwidth that moved by more than a fifth.
+fn differ(said: &[Link], now: &[Link]) -> bool {
+    let moved = |a: u32, b: u32| u64::from(a.abs_diff(b)) * 5 > u64::from(a);
+    said.len() != now.len()
+        || said.iter().zip(now).any(|(a, b)| {
+            a.peer != b.peer || moved(a.delay_us, b.delay_us) || moved(a.bytes_per_ms, b.bytes_per_ms)
+        })
+}
+
 fn roster_of(body: &Body) -> Option<Hash32> {
     match body {
         Body::Manifest(b) => Some(b.roster),
@@ -580,6 +615,7 @@ fn roster_of(body: &Body) -> Option<Hash32> {
         | Body::Report(_)
         | Body::Ready(_)
         | Body::Complaint(_)
-        | Body::Status(_) => None,
+        | Body::Status(_)
+        | Body::Links(_) => None,
     }
 }

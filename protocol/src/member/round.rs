@@ -66,12 +66,15 @@ pub(super) enum Step {
 pub(super) struct InRound {
     pub(super) roster: Roster,
     pub(super) hash: Hash32,
+    /// Indices of the roster's members by name: rosters of a thousand are looked up for every message.
+    pub(super) by_name: Vec<u32>,
     pub(super) rank: usize,
     pub(super) me: PeerBytes,
     pub(super) step: Step,
     pub(super) own: Option<Own>,
     pub(super) commitments: BTreeMap<PeerBytes, Hash32>,
-    pub(super) receipts: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
+    /// Holders whose receipts for one's own commit have come.
+    pub(super) receipts: BTreeSet<PeerBytes>,
     pub(super) revealed: BTreeSet<PeerBytes>,
     pub(super) held: BTreeMap<PeerBytes, HeldReplica>,
     /// Replicas whose commitment has not been seen yet.
@@ -85,15 +88,18 @@ pub(super) struct InRound {
 
 impl InRound {
     pub(super) fn new(roster: Roster, hash: Hash32, rank: usize, me: PeerBytes) -> Self {
+        let mut by_name: Vec<u32> = (0u32..).take(roster.members.len()).collect();
+        by_name.sort_by_key(|i| roster.members.get(*i as usize).map(|m| &m.peer));
         Self {
             roster,
             hash,
+            by_name,
             rank,
             me,
             step: Step::Syncing,
             own: None,
             commitments: BTreeMap::new(),
-            receipts: BTreeMap::new(),
+            receipts: BTreeSet::new(),
             revealed: BTreeSet::new(),
             held: BTreeMap::new(),
             unmatched: Vec::new(),
@@ -134,7 +140,10 @@ impl InRound {
     }
 
     pub(super) fn in_roster(&self, peer: &PeerBytes) -> bool {
-        self.roster.members.iter().any(|m| m.peer == *peer)
+        let name = |i: &u32| self.roster.members.get(*i as usize).map(|m| &m.peer);
+        self.by_name
+            .binary_search_by(|i| name(i).cmp(&Some(peer)))
+            .is_ok()
     }
 
     /// The state this member attested, if it got that far.
@@ -166,11 +175,8 @@ impl InRound {
         let Some(view) = self.view().filter(|v| v.hash == close.manifest) else {
             return true;
         };
-        let members = &view.manifest.entries;
-        attests
-            .iter()
-            .all(|a| members.iter().any(|e| e.member == a.sender))
-            && 3 * attests.len() > 2 * members.len()
+        let members: BTreeSet<&PeerBytes> = view.manifest.entries.iter().map(|e| &e.member).collect();
+        attests.iter().all(|a| members.contains(&a.sender)) && 3 * attests.len() > 2 * members.len()
     }
 
     /// Residual to carry into the next delta after a close of `manifest`; `None` leaves the old one as it is.
@@ -224,6 +230,7 @@ impl InRound {
             | Event::Message(_)
             | Event::Synced(_)
             | Event::FetchFailed(_)
+            | Event::Measured(_)
             | Event::Tick => {}
         }
     }
@@ -247,7 +254,8 @@ impl InRound {
             | Body::Report(_)
             | Body::Ready(_)
             | Body::Complaint(_)
-            | Body::Status(_) => {}
+            | Body::Status(_)
+            | Body::Links(_) => {}
         }
     }
 

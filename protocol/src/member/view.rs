@@ -5,7 +5,7 @@ use super::{Action, Config, Event};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::DeadlinesSpec;
 use crate::message::{Attest, Body, Entry, LinkHeader, LinkKind, Manifest, Offence, Phase};
-use crate::ring::{self, Contribution, Reduced, Ring, RingError, Schedule, Segment};
+use crate::ring::{Axis, Contribution, Layout, Machine, Plan, Reduced, RingError, Segment};
 use crate::time::{Estimate, Time};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,8 @@ pub(super) struct ViewState {
     pub(super) manifest: Manifest,
     pub(super) hash: Hash32,
     me: PeerBytes,
-    rings: BTreeMap<u32, Ring>,
+    layout: Layout,
+    rings: BTreeMap<u32, Machine>,
     done: BTreeMap<u32, Reduced>,
     progress: Time,
     gaps: Estimate,
@@ -27,9 +28,18 @@ pub(super) struct ViewState {
 }
 
 impl ViewState {
-    fn new(now: Time, manifest: Manifest, hash: Hash32, me: PeerBytes, deadlines: &DeadlinesSpec) -> Self {
+    /// `None` for a grid that the entries do not fill.
+    fn new(
+        now: Time,
+        manifest: Manifest,
+        hash: Hash32,
+        me: PeerBytes,
+        deadlines: &DeadlinesSpec,
+    ) -> Option<Self> {
+        let layout = Layout::new(u32::try_from(manifest.entries.len()).ok()?, manifest.grid)?;
         let doubling = 1u64 << manifest.view.0.min(6);
-        Self {
+        Some(Self {
+            layout,
             floor: deadlines.ring_floor_ms.saturating_mul(doubling),
             cap: deadlines.ring_cap_ms.saturating_mul(doubling),
             rings: BTreeMap::new(),
@@ -39,39 +49,38 @@ impl ViewState {
             manifest,
             hash,
             me,
-        }
+        })
     }
 
-    fn slots(&self) -> u32 {
-        u32::try_from(self.manifest.entries.len()).unwrap_or(u32::MAX)
-    }
-
-    fn next(&self, slot: u32) -> u32 {
-        (slot + 1) % self.slots()
-    }
-
-    fn before(&self, slot: u32) -> u32 {
-        (slot + self.slots() - 1) % self.slots()
-    }
-
+    /// Who serves a slot; a missing one's successor does.
     fn server(&self, slot: u32) -> Option<&PeerBytes> {
-        self.manifest.entries.get(slot as usize).map(|e| &e.server)
+        let entry = self.layout.served_as(slot)?;
+        self.manifest.entries.get(entry as usize).map(|e| &e.server)
     }
 
     /// Serves the slot before one of ours.
     pub(super) fn is_predecessor(&self, peer: &PeerBytes) -> bool {
-        self.rings
-            .keys()
-            .any(|slot| self.server(self.before(*slot)) == Some(peer))
+        self.touches(|slot, axis| self.server(self.layout.before(slot, axis)) == Some(peer))
     }
 
     /// Serves a slot next to one of ours.
     pub(super) fn is_neighbour(&self, peer: &PeerBytes) -> bool {
         self.is_predecessor(peer)
-            || self
-                .rings
-                .keys()
-                .any(|slot| self.server(self.next(*slot)) == Some(peer))
+            || self.touches(|slot, axis| self.server(self.layout.next(slot, axis)) == Some(peer))
+    }
+
+    fn touches(&self, test: impl Fn(u32, Axis) -> bool) -> bool {
+        let axes = self.layout.axes();
+        self.rings
+            .keys()
+            .any(|slot| axes.iter().any(|axis| test(*slot, *axis)))
+    }
+
+    /// Slots that this node serves.
+    fn mine(&self) -> Vec<u32> {
+        (0..self.layout.slots())
+            .filter(|slot| self.server(*slot) == Some(&self.me))
+            .collect()
     }
 
     /// When the next segment is overdue: median + k·MAD of the gaps seen, floor and cap doubling with each view.
@@ -86,8 +95,22 @@ impl ViewState {
 
     /// Segments that the slot of ours that is furthest behind still misses.
     pub(super) fn missing(&self) -> u32 {
-        let most = self.rings.values().map(Ring::missing).max().unwrap_or(0);
+        let most = self.rings.values().map(Machine::missing).max().unwrap_or(0);
         u32::try_from(most).unwrap_or(u32::MAX)
+    }
+
+    /// Who stands before the slots of ours that still miss segments.
+    fn owing(&self) -> Vec<PeerBytes> {
+        let waiting = self
+            .rings
+            .iter()
+            .filter(|(slot, _)| !self.done.contains_key(*slot));
+        let mut owing: Vec<PeerBytes> = waiting
+            .map(|(slot, ring)| self.layout.before(*slot, ring.waits_along()))
+            .filter_map(|slot| self.server(slot).cloned())
+            .collect();
+        owing.dedup();
+        owing
     }
 
     fn finished(&self) -> bool {
@@ -96,9 +119,10 @@ impl ViewState {
 
     /// What the wire rounded away of `member`'s contribution, if this node contributed it.
     pub(super) fn residual_of(&self, member: &PeerBytes) -> Option<Vec<f32>> {
-        let slot = self.manifest.entries.iter().position(|e| e.member == *member)?;
-        match self.done.get(&u32::try_from(slot).ok()?) {
-            Some(reduced) => Some(reduced.residual.clone()),
+        let entry = self.manifest.entries.iter().position(|e| e.member == *member)?;
+        let of_member = |slot: &u32| self.layout.entry(*slot).is_some_and(|e| e as usize == entry);
+        match self.done.iter().find(|(slot, _)| of_member(slot)) {
+            Some((_, reduced)) => Some(reduced.residual.clone()),
             // Someone else contributed for us: what was rounded is not known here.
             None => Some(Vec::new()),
         }
@@ -122,13 +146,16 @@ impl InRound {
             out.push(Action::AbandonTraining);
         }
         self.say_if_left_out(&manifest, out);
-        let mut view = ViewState::new(
-            now,
-            manifest,
-            hash,
-            config.me.clone(),
-            &config.spec.schedule.deadlines,
-        );
+        let deadlines = &config.spec.schedule.deadlines;
+        let view = ViewState::new(now, manifest, hash, config.me.clone(), deadlines);
+        let Some(mut view) = view else {
+            out.push(Action::Notice(format!(
+                "round {}: the manifest's grid is not for its entries; sitting out",
+                self.roster.round
+            )));
+            self.step = Step::SittingOut;
+            return;
+        };
         self.open_rings(config, &mut view, out);
         if view.rings.is_empty() {
             self.step = Step::SittingOut;
@@ -157,41 +184,44 @@ impl InRound {
         }
     }
 
-    /// One ring for each slot that this node serves and holds the delta of.
+    /// One machine for each slot that this node serves and holds the delta of.
     fn open_rings(&self, config: &Config, view: &mut ViewState, out: &mut Vec<Action>) {
-        let total_weight = view.manifest.entries.iter().map(|e| e.weight).sum();
-        let mine: Vec<(u32, Entry)> = (0u32..)
-            .zip(view.manifest.entries.iter().cloned())
-            .filter(|(_, e)| e.server == config.me)
-            .collect();
-        for (slot, entry) in mine {
-            let Some(delta) = self.delta_of(&entry) else {
+        let elements = self.elements();
+        let plan = Plan {
+            layout: view.layout,
+            wire: config.spec.wire,
+            total_weight: view.manifest.entries.iter().map(|e| e.weight).sum(),
+            elements,
+            segment: config.segment,
+        };
+        for slot in view.mine() {
+            let entry = view.layout.entry(slot);
+            let Some(entry) = entry.and_then(|e| view.manifest.entries.get(e as usize)) else {
+                let nothing = Contribution::nothing(elements);
+                view.rings.insert(slot, Machine::new(plan, slot, nothing));
+                continue;
+            };
+            let Some(delta) = self.delta_of(entry) else {
                 out.push(Action::Notice(format!(
                     "round {}: asked to contribute {} for {}, which is not held here",
                     self.roster.round, entry.cid, entry.member
                 )));
                 continue;
             };
-            let schedule = Schedule {
-                slots: view.slots(),
-                elements: delta.len(),
-                segment: config.segment,
-            };
-            let ring = ring::Config {
-                schedule,
-                slot,
-                wire: config.spec.wire,
-                total_weight,
-            };
-            view.rings.insert(
-                slot,
-                Ring::new(ring, Contribution::new(delta.to_vec(), entry.weight)),
-            );
             if entry.member != config.me {
                 let notice = format!("round {}: contributing for {}", self.roster.round, entry.member);
                 out.push(Action::Notice(notice));
             }
+            let own = Contribution::new(delta.to_vec(), entry.weight);
+            view.rings.insert(slot, Machine::new(plan, slot, own));
         }
+    }
+
+    /// Elements of a delta, by those held here: all of a round have one shape.
+    fn elements(&self) -> usize {
+        let own = self.own.as_ref().map(|own| own.delta.len());
+        own.or_else(|| self.held.values().next().map(|h| h.delta.len()))
+            .unwrap_or(0)
     }
 
     fn delta_of(&self, entry: &Entry) -> Option<&[f32]> {
@@ -253,12 +283,10 @@ impl InRound {
         if h.round != self.roster.round.0 || h.view != view.manifest.view.0 {
             return wrong_round();
         }
-        let to = if h.slot < view.slots() {
-            view.next(h.slot)
-        } else {
-            u32::MAX
-        };
-        if view.server(h.slot) != Some(from) || !view.rings.contains_key(&to) {
+        let axis = Phase::from_number(h.phase).map_or(Axis::Row, Phase::axis);
+        let to = view.layout.next(h.slot, axis);
+        let ours = h.slot < view.layout.slots() && view.rings.contains_key(&to);
+        if !ours || view.server(h.slot) != Some(from) {
             return Place::Wrong(
                 Offence::Unexpected,
                 format!("slot {} is not its own, or not before ours", h.slot),
@@ -293,7 +321,7 @@ impl InRound {
                     segment: header.segment,
                     payload,
                 };
-                let to = view.next(header.slot);
+                let to = view.layout.next(header.slot, phase.axis());
                 receive(view, to, s).map(|sent| deliver(config, &round, view, sent, out))
             }
             None => Err((
@@ -372,12 +400,8 @@ impl InRound {
             return;
         }
         view.progress = now;
-        let waiting = view.rings.keys().filter(|slot| !view.done.contains_key(*slot));
-        let mut owing: Vec<PeerBytes> = waiting
-            .filter_map(|slot| view.server(view.before(*slot)).cloned())
-            .collect();
+        let mut owing = view.owing();
         owing.retain(|p| *p != config.me);
-        owing.dedup();
         for peer in owing {
             let missing = self.view().map_or(0, ViewState::missing);
             let detail = format!("round {}: {missing} ring segments are missing", self.roster.round);
@@ -422,7 +446,7 @@ fn offence_of(e: &RingError) -> Offence {
 /// Carries segments to their next slot: over a link, or straight into a ring of ours when we serve that slot too.
 fn deliver(config: &Config, round: &u64, view: &mut ViewState, mut sent: Sent, out: &mut Vec<Action>) {
     while let Some((slot, segment)) = sent.pop_front() {
-        let next = view.next(slot);
+        let next = view.layout.next(slot, segment.phase.axis());
         match view.server(next).cloned() {
             Some(server) if server == view.me => {
                 // Our own rings send what the schedule expects.

@@ -1,7 +1,9 @@
 //! Bodies of the signed messages. Stored objects are DAG-CBOR maps; transient ones are CBOR arrays in field order.
 
+use crate::cbor::Bounded;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
+use crate::ring::Grid;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -154,8 +156,11 @@ pub struct Manifest {
     pub roster: Hash32,
     /// State hash the round starts from.
     pub parent: Hash32,
-    /// Contributions in ring order.
+    /// Contributions in ring order; in a grid row by row.
     pub entries: Vec<Entry>,
+    /// Rows and columns, above `flat_ring_max` contributions; absent for one ring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grid: Option<Grid>,
     /// Members without one.
     pub left_out: Vec<LeftOut>,
 }
@@ -357,6 +362,31 @@ wire_struct! {
         standing: u8,
         /// For people; at most 512 bytes are kept.
         why: String,
+    }
+}
+
+/// Links that one message names.
+pub const MAX_LINKS: usize = 256;
+
+wire_struct! {
+    /// What a member measured of its links to others: the ring's order follows from it (PROTOCOL section 6).
+    Links {
+        /// The job.
+        job: CidBytes,
+        /// Each peer once.
+        links: Bounded<Link, MAX_LINKS>,
+    }
+}
+
+wire_struct! {
+    /// A measured link.
+    Link {
+        /// To whom.
+        peer: PeerBytes,
+        /// One way, microseconds: half a round trip.
+        delay_us: u32,
+        /// Bytes a millisecond it carried; 0 when nothing was measured.
+        bytes_per_ms: u32,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The signed envelope and its check.
 
 use super::bodies::{
-    Attest, Close, Commitment, Complaint, Cutoff, JobBody as Job, Manifest, Ready, Receipt, Report, Reveal,
-    Roster, Status, wire_struct,
+    Attest, Close, Commitment, Complaint, Cutoff, JobBody as Job, Links, Manifest, Ready, Receipt, Report,
+    Reveal, Roster, Status, wire_struct,
 };
 use crate::cbor::{self, CborError};
 use crate::ids::{CidBytes, PeerBytes};
@@ -162,6 +162,7 @@ kinds! {
     Reveal = 20, "gym/reveal/v1", false, wire;
     Complaint = 21, "gym/complaint/v1", false, wire;
     Status = 22, "gym/status/v1", false, wire;
+    Links = 23, "gym/links/v1", false, wire;
 }
 
 impl Body {
@@ -182,6 +183,7 @@ impl Body {
             Self::Reveal(b) => b.job.clone(),
             Self::Complaint(b) => b.job.clone(),
             Self::Status(b) => b.job.clone(),
+            Self::Links(b) => b.job.clone(),
         }
     }
 
@@ -199,7 +201,7 @@ impl Body {
             Self::Cutoff(b) => Some(b.round.0),
             Self::Reveal(b) => Some(b.round.0),
             Self::Complaint(b) => Some(b.round.0),
-            Self::Job(_) | Self::Ready(_) | Self::Status(_) => None,
+            Self::Job(_) | Self::Ready(_) | Self::Status(_) | Self::Links(_) => None,
         }
     }
 }

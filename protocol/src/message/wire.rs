@@ -44,6 +44,14 @@ pub enum Phase {
     ScatterReduce,
     /// Finished means travel to all.
     AllGather,
+    /// In a grid: maxima of what the row left here are joined along the column.
+    ColumnScaleReduce,
+    /// In a grid: the maxima so joined travel along the column.
+    ColumnScaleGather,
+    /// In a grid: the rows' sums are added along the column.
+    ColumnScatterReduce,
+    /// In a grid: finished means travel along the column.
+    ColumnAllGather,
 }
 
 impl Phase {
@@ -55,6 +63,10 @@ impl Phase {
             Self::ScaleGather => 1,
             Self::ScatterReduce => 2,
             Self::AllGather => 3,
+            Self::ColumnScaleReduce => 4,
+            Self::ColumnScaleGather => 5,
+            Self::ColumnScatterReduce => 6,
+            Self::ColumnAllGather => 7,
         }
     }
 
@@ -66,6 +78,10 @@ impl Phase {
             1 => Some(Self::ScaleGather),
             2 => Some(Self::ScatterReduce),
             3 => Some(Self::AllGather),
+            4 => Some(Self::ColumnScaleReduce),
+            5 => Some(Self::ColumnScaleGather),
+            6 => Some(Self::ColumnScatterReduce),
+            7 => Some(Self::ColumnAllGather),
             _ => None,
         }
     }

@@ -164,6 +164,7 @@ impl Orchestrator {
         let Phase::Collecting(commits, _) = std::mem::replace(&mut self.phase, Phase::Paused) else {
             return;
         };
+        let entries = self.links.order(entries, self.config.flat_ring_max);
         let reducing = Reducing::new(now, &self.config, commits, entries, left_out, out);
         self.phase = Phase::Reducing(Box::new(reducing));
     }

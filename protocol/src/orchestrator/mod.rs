@@ -4,6 +4,7 @@
 
 mod collect;
 mod commit;
+mod order;
 mod view;
 
 use crate::cbor;
@@ -13,6 +14,7 @@ use crate::member::{DeltaFacts, Held};
 use crate::message::{Body, Offence, Ready, Reason, Roster, RosterMember, Standing, Status, Verified};
 use crate::time::{Deadline, Estimate, Time, earlier};
 use commit::Commits;
+use order::MeasuredLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use view::Reducing;
 
@@ -36,6 +38,8 @@ pub struct Config {
     pub spec: JobSpec,
     /// Training questions in the set.
     pub rows: u64,
+    /// More contributions than this are summed in a grid (a constant of the network).
+    pub flat_ring_max: u32,
 }
 
 /// What happens to an orchestrator.
@@ -166,6 +170,7 @@ pub struct Orchestrator {
     lost: BTreeMap<PeerBytes, Time>,
     strikes: BTreeMap<PeerBytes, u32>,
     commit_times: Estimate,
+    links: MeasuredLinks,
 }
 
 impl Orchestrator {
@@ -187,6 +192,7 @@ impl Orchestrator {
             lost: BTreeMap::new(),
             strikes: BTreeMap::new(),
             commit_times: Estimate::default(),
+            links: MeasuredLinks::default(),
         }
     }
 
@@ -292,6 +298,7 @@ impl Orchestrator {
                 let attest = b.clone();
                 self.on_attest(now, attest, m, out);
             }
+            Body::Links(b) => self.links.hear(&m.sender, b),
             Body::Job(_)
             | Body::Roster(_)
             | Body::Manifest(_)

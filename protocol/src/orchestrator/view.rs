@@ -6,6 +6,7 @@ use crate::cbor;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::member::Held;
 use crate::message::{Attest, Body, Close, Complaint, Entry, LeftOut, Manifest, Offence, Verified};
+use crate::ring::Layout;
 use crate::time::{Deadline, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,6 +34,7 @@ pub(super) struct Reducing {
     hash: Hash32,
     since: Time,
     attest_ms: u64,
+    flat_ring_max: u32,
     attests: BTreeMap<PeerBytes, (Attest, Verified)>,
     quorum_since: Option<Time>,
     /// Complaints of this view.
@@ -60,6 +62,7 @@ impl Reducing {
             roster: commits.facts.hash,
             parent: commits.facts.roster.parent,
             entries,
+            grid: None,
             left_out,
         };
         let mut reducing = Self {
@@ -68,6 +71,7 @@ impl Reducing {
             manifest,
             since: now,
             attest_ms: config.spec.schedule.deadlines.attest_ms,
+            flat_ring_max: config.flat_ring_max,
             attests: BTreeMap::new(),
             quorum_since: None,
             complaints: Vec::new(),
@@ -80,6 +84,7 @@ impl Reducing {
     }
 
     fn publish(&mut self, now: Time, out: &mut Vec<Action>) {
+        self.manifest.grid = self.layout().grid();
         self.hash = cbor::to_dag(&self.manifest)
             .map(|b| cbor::object_hash(&b))
             .unwrap_or_default();
@@ -89,6 +94,11 @@ impl Reducing {
         self.first_complaint = None;
         self.quorum_since = None;
         out.push(Action::Publish(Body::Manifest(self.manifest.clone())));
+    }
+
+    fn layout(&self) -> Layout {
+        let entries = u32::try_from(self.manifest.entries.len()).unwrap_or(u32::MAX);
+        Layout::for_members(entries, self.flat_ring_max)
     }
 
     pub(super) fn gone(&mut self, peer: &PeerBytes) {
@@ -116,25 +126,30 @@ impl Reducing {
         self.manifest.entries.iter().any(|e| e.server == *peer)
     }
 
-    /// The value more than two thirds of the manifest's members attested, and their attests.
-    fn quorum(&self) -> Option<(Hash32, CidBytes, Vec<Verified>)> {
-        let mut by_value: BTreeMap<(Hash32, CidBytes), Vec<Verified>> = BTreeMap::new();
-        for (attest, verified) in self.attests.values() {
-            by_value
-                .entry((attest.state, attest.checkpoint.clone()))
-                .or_default()
-                .push(verified.clone());
+    /// The value more than two thirds of the manifest's members attested.
+    fn quorum(&self) -> Option<(Hash32, CidBytes)> {
+        let mut by_value: BTreeMap<(Hash32, &CidBytes), usize> = BTreeMap::new();
+        for (attest, _) in self.attests.values() {
+            *by_value.entry((attest.state, &attest.checkpoint)).or_default() += 1;
         }
-        let ((state, checkpoint), attests) = by_value.into_iter().max_by_key(|(_, a)| a.len())?;
-        (3 * attests.len() > 2 * self.members()).then_some((state, checkpoint, attests))
+        let ((state, checkpoint), attests) = by_value.into_iter().max_by_key(|(_, attests)| *attests)?;
+        (3 * attests > 2 * self.members()).then(|| (state, checkpoint.clone()))
+    }
+
+    /// The attests of a value.
+    fn certificate(&self, state: Hash32, checkpoint: &CidBytes) -> Vec<Verified> {
+        let same = |a: &Attest| a.state == state && a.checkpoint == *checkpoint;
+        let attests = self.attests.values().filter(|(attest, _)| same(attest));
+        attests.map(|(_, verified)| verified.clone()).collect()
     }
 
     /// Everyone who is expected to has attested: members of the manifest that serve and are there.
     fn everyone(&self) -> bool {
+        let servers: BTreeSet<&PeerBytes> = self.manifest.entries.iter().map(|e| &e.server).collect();
         self.manifest
             .entries
             .iter()
-            .filter(|e| self.serves(&e.member) && !self.commits.gone.contains(&e.member))
+            .filter(|e| servers.contains(&e.member) && !self.commits.gone.contains(&e.member))
             .all(|e| self.attests.contains_key(&e.member))
     }
 
@@ -173,30 +188,49 @@ impl Reducing {
             .collect()
     }
 
-    /// A ring order in which no accused is followed by one of its accusers, if there is one: members are exchanged pairwise
+    /// An order in which no accused is followed by one of its accusers, if there is one: members are exchanged pairwise
     /// until it is found.
     fn reorder(&mut self) {
-        let n = self.manifest.entries.len();
-        let clash = |entries: &[Entry]| {
-            (0..n)
-                .filter(|i| {
-                    let (a, b) = (&entries[*i].server, &entries[(i + 1) % n].server);
-                    self.accusers.get(a).is_some_and(|by| by.contains(b))
-                })
-                .count()
-        };
-        let mut best = (clash(&self.manifest.entries), self.manifest.entries.clone());
-        for i in 0..n {
-            for j in i + 1..n {
-                let mut order = self.manifest.entries.clone();
-                order.swap(i, j);
-                let score = clash(&order);
-                if score < best.0 {
-                    best = (score, order);
-                }
+        let layout = self.layout();
+        while let Some(slot) = (0..layout.slots()).find(|slot| self.clashes_at(layout, *slot) > 0) {
+            let before = self.clashes(layout);
+            let Some(i) = layout.served_as(slot) else { return };
+            let exchanges = (0..layout.entries()).filter(|j| *j != i).map(|j| {
+                self.manifest.entries.swap(i as usize, j as usize);
+                let after = self.clashes(layout);
+                self.manifest.entries.swap(i as usize, j as usize);
+                (after, j)
+            });
+            match exchanges.min() {
+                Some((after, j)) if after < before => self.manifest.entries.swap(i as usize, j as usize),
+                _ => return,
             }
         }
-        self.manifest.entries = best.1;
+    }
+
+    fn clashes(&self, layout: Layout) -> usize {
+        if self.accusers.is_empty() {
+            return 0;
+        }
+        (0..layout.slots())
+            .map(|slot| self.clashes_at(layout, slot))
+            .sum()
+    }
+
+    /// Slots after this one whose server accused the one of this slot.
+    fn clashes_at(&self, layout: Layout, slot: u32) -> usize {
+        let server = |slot| {
+            let entry = layout.served_as(slot)?;
+            self.manifest.entries.get(entry as usize).map(|e| &e.server)
+        };
+        let Some(accusers) = server(slot).and_then(|s| self.accusers.get(s)) else {
+            return 0;
+        };
+        let after = layout.axes().iter().map(|axis| layout.next(slot, *axis));
+        after
+            .filter_map(server)
+            .filter(|next| accusers.contains(*next))
+            .count()
     }
 }
 
@@ -270,8 +304,9 @@ impl Orchestrator {
             return;
         };
         let due = now >= r.deadline().0;
-        if let Some((state, checkpoint, attests)) = r.quorum() {
-            if r.everyone() || due {
+        if let Some((state, checkpoint)) = r.quorum() {
+            if due || r.everyone() {
+                let attests = r.certificate(state, &checkpoint);
                 self.close(now, state, checkpoint, attests, out);
             }
             return;

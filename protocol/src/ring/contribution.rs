@@ -22,6 +22,15 @@ impl Contribution {
         }
     }
 
+    /// What a missing slot of a grid adds.
+    #[must_use]
+    pub fn nothing(elements: usize) -> Self {
+        Self {
+            delta: vec![0.0; elements],
+            weight: 0.0,
+        }
+    }
+
     /// Elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -4,11 +4,19 @@
 //! predecessor's segment to [`Ring::receive`] and carries away what lands in the outbox.
 
 mod contribution;
+mod grid;
+mod layout;
+mod machine;
+mod order;
 mod replay;
 mod schedule;
 
 pub use contribution::Contribution;
-pub use replay::{Part, replay};
+pub use grid::GridRing;
+pub use layout::{Axis, Grid, Layout};
+pub use machine::{Machine, Plan};
+pub use order::{Costs, order};
+pub use replay::{Part, replay, replay_in};
 pub use schedule::Schedule;
 
 use crate::job::spec::Wire;
@@ -199,8 +207,14 @@ impl Ring {
     /// Refuses what the schedule does not expect, without looking into the payload.
     fn check(&self, s: &Segment) -> Result<(), RingError> {
         let schedule = &self.config.schedule;
-        let in_wire =
-            self.config.wire == Wire::Q8 || matches!(s.phase, Phase::ScatterReduce | Phase::AllGather);
+        let in_wire = match s.phase {
+            Phase::ScatterReduce | Phase::AllGather => true,
+            Phase::ScaleReduce | Phase::ScaleGather => self.config.wire == Wire::Q8,
+            Phase::ColumnScaleReduce
+            | Phase::ColumnScaleGather
+            | Phase::ColumnScatterReduce
+            | Phase::ColumnAllGather => false,
+        };
         let expected = in_wire
             && schedule.slots > 1
             && s.step <= schedule.last_step()
@@ -263,6 +277,11 @@ impl Ring {
             Phase::ScaleGather => self.take_scale_gather(s, out)?,
             Phase::ScatterReduce => self.take_scatter_reduce(s, out)?,
             Phase::AllGather => self.take_all_gather(s, out)?,
+            // Refused by `check`: a ring has no columns.
+            Phase::ColumnScaleReduce
+            | Phase::ColumnScaleGather
+            | Phase::ColumnScatterReduce
+            | Phase::ColumnAllGather => return Ok(()),
         }
         self.seen.insert(place);
         self.missing -= 1;
@@ -497,6 +516,7 @@ impl Ring {
 }
 
 /// A partial sum.
+#[derive(Clone, Debug)]
 enum Sum {
     Float(Vec<f32>),
     Int(Vec<i32>),
@@ -515,6 +535,23 @@ impl Sum {
                 Self::Int(a)
             }
             (other, _) => other,
+        }
+    }
+
+    /// Part of it.
+    fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        match self {
+            Self::Float(v) => Self::Float(v[range].to_vec()),
+            Self::Int(v) => Self::Int(v[range].to_vec()),
+        }
+    }
+
+    /// Puts a part in its place.
+    fn put(&mut self, start: usize, part: &Self) {
+        match (self, part) {
+            (Self::Float(v), Self::Float(p)) => v[start..start + p.len()].copy_from_slice(p),
+            (Self::Int(v), Self::Int(p)) => v[start..start + p.len()].copy_from_slice(p),
+            (_, _) => {}
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The same sum in one place, from the committed deltas alone: what an auditor and the tests compare with.
 
-use super::{Config, Contribution, Ring, Schedule, Segment};
+use super::{Contribution, Layout, Machine, Plan, Segment};
 use crate::job::spec::Wire;
 use std::collections::VecDeque;
 
@@ -16,47 +16,57 @@ pub struct Part {
 /// The mean that a ring over `parts` must end in, to the bit. `None` when `parts` is empty or of uneven length.
 #[must_use]
 pub fn replay(parts: &[Part], wire: Wire, segment: usize) -> Option<Vec<f32>> {
-    let slots = u32::try_from(parts.len()).ok()?;
+    replay_in(
+        Layout::flat(u32::try_from(parts.len()).ok()?),
+        parts,
+        wire,
+        segment,
+    )
+}
+
+/// The same for any layout. `None` also when it is not for as many parts.
+#[must_use]
+pub fn replay_in(layout: Layout, parts: &[Part], wire: Wire, segment: usize) -> Option<Vec<f32>> {
     let elements = parts.first()?.delta.len();
-    if parts.iter().any(|p| p.delta.len() != elements) {
+    let even = parts.iter().all(|p| p.delta.len() == elements);
+    if !even || layout.entries() as usize != parts.len() {
         return None;
     }
-    let schedule = Schedule {
-        slots,
+    let plan = Plan {
+        layout,
+        wire,
+        total_weight: parts.iter().map(|p| p.weight).sum(),
         elements,
         segment,
     };
-    let total_weight = parts.iter().map(|p| p.weight).sum();
-    let mut rings: Vec<Ring> = (0..slots)
-        .zip(parts)
-        .map(|(slot, p)| {
-            Ring::new(
-                Config {
-                    schedule,
-                    slot,
-                    wire,
-                    total_weight,
-                },
-                Contribution::new(p.delta.clone(), p.weight),
-            )
+    let mut machines: Vec<Machine> = (0..layout.slots())
+        .map(|slot| {
+            let part = layout.entry(slot).and_then(|e| parts.get(e as usize));
+            let own = part.map_or_else(
+                || Contribution::nothing(elements),
+                |p| Contribution::new(p.delta.clone(), p.weight),
+            );
+            Machine::new(plan, slot, own)
         })
         .collect();
-    run(&mut rings)?;
-    Some(rings.first()?.finish()?.mean)
+    run(layout, &mut machines)?;
+    Some(machines.first()?.finish()?.mean)
 }
 
 /// Delivers every segment until none is left.
-fn run(rings: &mut [Ring]) -> Option<()> {
-    let n = rings.len();
-    let mut queue: VecDeque<(usize, Segment)> = VecDeque::new();
+fn run(layout: Layout, machines: &mut [Machine]) -> Option<()> {
+    let mut queue: VecDeque<(u32, Segment)> = VecDeque::new();
     let mut out = Vec::new();
-    for (i, ring) in rings.iter_mut().enumerate() {
-        ring.start(&mut out);
-        queue.extend(out.drain(..).map(|s| ((i + 1) % n, s)));
+    let forward = |from: u32, out: &mut Vec<Segment>, queue: &mut VecDeque<(u32, Segment)>| {
+        queue.extend(out.drain(..).map(|s| (layout.next(from, s.phase.axis()), s)));
+    };
+    for (slot, machine) in (0u32..).zip(machines.iter_mut()) {
+        machine.start(&mut out);
+        forward(slot, &mut out, &mut queue);
     }
     while let Some((to, segment)) = queue.pop_front() {
-        rings.get_mut(to)?.receive(segment, &mut out).ok()?;
-        queue.extend(out.drain(..).map(|s| ((to + 1) % n, s)));
+        machines.get_mut(to as usize)?.receive(segment, &mut out).ok()?;
+        forward(to, &mut out, &mut queue);
     }
     Some(())
 }

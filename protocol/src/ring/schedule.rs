@@ -28,8 +28,12 @@ impl Schedule {
     pub fn units(&self, phase: Phase, c: u32) -> usize {
         let len = self.chunk(c).len();
         match phase {
-            Phase::ScaleReduce | Phase::ScaleGather => blocks(len),
-            Phase::ScatterReduce | Phase::AllGather => len,
+            Phase::ScaleReduce | Phase::ScaleGather | Phase::ColumnScaleReduce | Phase::ColumnScaleGather => {
+                blocks(len)
+            }
+            Phase::ScatterReduce | Phase::AllGather | Phase::ColumnScatterReduce | Phase::ColumnAllGather => {
+                len
+            }
         }
     }
 
@@ -52,8 +56,13 @@ impl Schedule {
     pub fn received(&self, phase: Phase, i: u32, step: u32) -> u32 {
         let n = i64::from(self.slots);
         let offset = match phase {
-            Phase::ScaleReduce | Phase::ScatterReduce => -1 - i64::from(step),
-            Phase::ScaleGather | Phase::AllGather => -i64::from(step),
+            Phase::ScaleReduce
+            | Phase::ScatterReduce
+            | Phase::ColumnScaleReduce
+            | Phase::ColumnScatterReduce => -1 - i64::from(step),
+            Phase::ScaleGather | Phase::AllGather | Phase::ColumnScaleGather | Phase::ColumnAllGather => {
+                -i64::from(step)
+            }
         };
         u32::try_from((i64::from(i) + offset).rem_euclid(n)).unwrap_or(0)
     }

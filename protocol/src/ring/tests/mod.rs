@@ -1,3 +1,7 @@
+//! The ring's machines against their replay.
+
+mod grid;
+
 use super::*;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
@@ -170,6 +174,10 @@ fn bytes_are_the_theorys() {
                             Phase::ScaleReduce | Phase::ScaleGather => units * 4,
                             Phase::ScatterReduce => (units * pack::width(step + 1) as usize).div_ceil(8),
                             Phase::AllGather => units + units.div_ceil(BLOCK) * 4,
+                            Phase::ColumnScaleReduce
+                            | Phase::ColumnScaleGather
+                            | Phase::ColumnScatterReduce
+                            | Phase::ColumnAllGather => panic!("a ring has no columns"),
                         };
                     }
                 }

@@ -1,0 +1,650 @@
+//! All-reduce of one slot of a grid (PROTOCOL section 6): scatter-reduce along the row, all-reduce along the column on what
+//! the row left here, all-gather along the row.
+//!
+//! Along a row of `b` slots the vector has `b` chunks, as in a ring. The chunk a slot owns is cut into `a` pieces of whole
+//! quantisation blocks, piece k having blocks `[⌊k·B/a⌋, ⌊(k+1)·B/a⌋)` of B: they go around the column. Blocks restart at
+//! the row chunk's start. At f32 the sum of a chunk is its rows' sums, each in row order from slot c on, added in column
+//! order from row k on for piece k.
+
+use super::{
+    Contribution, Grid, Plan, Reduced, RingError, Schedule, Segment, Sum, decode_maxima, f32_bytes,
+    f32_values,
+};
+use crate::job::spec::Wire;
+use crate::message::Phase;
+use crate::pack::{self, PackError};
+use crate::quant::{self, BLOCK, Q8};
+use crate::ring::Axis;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+const PHASES_F32: &[Phase] = &[
+    Phase::ScatterReduce,
+    Phase::ColumnScatterReduce,
+    Phase::ColumnAllGather,
+    Phase::AllGather,
+];
+const PHASES_Q8: &[Phase] = &[
+    Phase::ScaleReduce,
+    Phase::ColumnScaleReduce,
+    Phase::ColumnScaleGather,
+    Phase::ScaleGather,
+    Phase::ScatterReduce,
+    Phase::ColumnScatterReduce,
+    Phase::ColumnAllGather,
+    Phase::AllGather,
+];
+
+/// The machine of one slot of a grid.
+#[derive(Debug)]
+pub struct GridRing {
+    shape: Shape,
+    wire: Wire,
+    total_weight: u64,
+    own: Contribution,
+    /// Block maxima joined so far, and block scales once joined over the whole grid, by row chunk (q8).
+    maxima: Vec<Vec<f32>>,
+    scales: Vec<Option<Vec<f32>>>,
+    /// The row's sum of the chunk this slot owns, and which of its segments are there.
+    row_sum: Sum,
+    mean: Vec<f32>,
+    /// The owned chunk's mean as it travels (q8).
+    encoded: Q8,
+    left: Left,
+    seen: BTreeSet<(Phase, u32, u32)>,
+    /// Segments that came before what they are added to.
+    early: Vec<Segment>,
+    missing: usize,
+}
+
+/// Segments of the owned chunk that each stage still waits for.
+#[derive(Debug)]
+struct Left {
+    row_maxima: u32,
+    column_maxima: u32,
+    row_sum: u32,
+    column_mean: u32,
+}
+
+impl GridRing {
+    /// A slot's machine with its contribution Δ × weight; a missing slot's is zeros of weight 0.
+    #[must_use]
+    pub fn new(plan: Plan, grid: Grid, slot: u32, own: Contribution) -> Self {
+        let shape = Shape::new(plan, grid, slot);
+        let (row, owned) = (shape.row, shape.owned);
+        let phases = match plan.wire {
+            Wire::F32 => PHASES_F32,
+            Wire::Q8 => PHASES_Q8,
+        };
+        let maxima = (0..grid.columns)
+            .map(|c| match plan.wire {
+                Wire::F32 => Vec::new(),
+                Wire::Q8 => own.absmax(row.chunk(c)),
+            })
+            .collect();
+        let len = row.chunk(owned).len();
+        Self {
+            maxima,
+            scales: vec![None; grid.columns as usize],
+            row_sum: match plan.wire {
+                Wire::F32 => Sum::Float(vec![0.0; len]),
+                Wire::Q8 => Sum::Int(vec![0; len]),
+            },
+            mean: vec![0.0; plan.elements],
+            encoded: Q8 {
+                integers: vec![0; if plan.wire == Wire::Q8 { len } else { 0 }],
+                scales: vec![
+                    0.0;
+                    if plan.wire == Wire::Q8 {
+                        quant::blocks(len)
+                    } else {
+                        0
+                    }
+                ],
+            },
+            left: Left {
+                row_maxima: row.segments(Phase::ScaleReduce, owned),
+                column_maxima: shape.piece_segments(Phase::ColumnScaleGather),
+                row_sum: row.segments(Phase::ScatterReduce, owned),
+                column_mean: shape.piece_segments(Phase::ColumnAllGather),
+            },
+            seen: BTreeSet::new(),
+            early: Vec::new(),
+            missing: phases.iter().map(|p| shape.expected(*p)).sum(),
+            wire: plan.wire,
+            total_weight: plan.total_weight,
+            own,
+            shape,
+        }
+    }
+
+    /// Sends what needs nothing from others.
+    pub fn start(&mut self, out: &mut Vec<Segment>) {
+        let chunk = self.shape.column;
+        match self.wire {
+            Wire::F32 => self.start_chunk(chunk, out),
+            Wire::Q8 => self.send_maxima(Phase::ScaleReduce, chunk, out),
+        }
+    }
+
+    /// Takes a segment from the slot before, in the row or in the column.
+    ///
+    /// # Errors
+    /// What is wrong with it, or with an earlier one that it releases. The sum cannot be finished then.
+    pub fn receive(&mut self, segment: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        self.check(&segment)?;
+        self.early.push(segment);
+        while let Some(at) = self.early.iter().position(|s| self.is_ready(s)) {
+            let segment = self.early.swap_remove(at);
+            self.take(segment, out)?;
+        }
+        Ok(())
+    }
+
+    /// The result, once every segment has come.
+    #[must_use]
+    pub fn finish(&self) -> Option<Reduced> {
+        (self.missing == 0 && self.early.is_empty()).then(|| Reduced {
+            mean: self.mean.clone(),
+            residual: self.own.residual(self.wire, &self.shape.row, &self.scales),
+        })
+    }
+
+    /// The line whose segments it waits for: the first stage that is not over says it.
+    #[must_use]
+    pub fn waits_along(&self) -> Axis {
+        let left = &self.left;
+        let scales = self.wire == Wire::Q8;
+        let stages = [
+            (scales && left.row_maxima > 0, Axis::Row),
+            (scales && left.column_maxima > 0, Axis::Column),
+            (left.row_sum > 0, Axis::Row),
+            (left.column_mean > 0, Axis::Column),
+        ];
+        let first = stages.iter().find(|(waits, _)| *waits);
+        first.map_or(Axis::Row, |(_, axis)| *axis)
+    }
+
+    /// Segments still to come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// Refuses what the schedule does not expect, without looking into the payload.
+    fn check(&self, s: &Segment) -> Result<(), RingError> {
+        let Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            ..
+        } = *s;
+        let phases = match self.wire {
+            Wire::F32 => PHASES_F32,
+            Wire::Q8 => PHASES_Q8,
+        };
+        let expected = phases.contains(&phase)
+            && step <= self.shape.last_step(phase)
+            && chunk == self.shape.received(phase, step)
+            && segment < self.shape.segments(phase, chunk);
+        if !expected {
+            return Err(RingError::Unexpected {
+                phase,
+                step,
+                chunk,
+                segment,
+            });
+        }
+        let place = (phase, step, segment);
+        let waits = |e: &Segment| (e.phase, e.step, e.segment) == place;
+        if self.seen.contains(&place) || self.early.iter().any(waits) {
+            return Err(RingError::Twice { phase, step, segment });
+        }
+        let (got, want) = (s.payload.len(), self.payload_len(s));
+        if got != want {
+            return Err(RingError::Length {
+                phase,
+                step,
+                segment,
+                got,
+                want,
+            });
+        }
+        Ok(())
+    }
+
+    fn payload_len(&self, s: &Segment) -> usize {
+        let units = self.shape.range(s.phase, s.chunk, s.segment).len();
+        match (self.wire, s.phase) {
+            (Wire::Q8, Phase::ScatterReduce | Phase::ColumnScatterReduce) => {
+                pack::packed_len(units, pack::width(self.shape.contributions(s.phase, s.step)))
+            }
+            (Wire::Q8, Phase::AllGather | Phase::ColumnAllGather) => Q8::byte_len(units),
+            _ => units * 4,
+        }
+    }
+
+    /// Whether what the segment is added to is there.
+    fn is_ready(&self, s: &Segment) -> bool {
+        match s.phase {
+            Phase::ScatterReduce => self.wire == Wire::F32 || self.scales[s.chunk as usize].is_some(),
+            Phase::ColumnScaleReduce => self.left.row_maxima == 0,
+            Phase::ColumnScatterReduce => self.left.row_sum == 0,
+            Phase::ScaleReduce
+            | Phase::ScaleGather
+            | Phase::AllGather
+            | Phase::ColumnScaleGather
+            | Phase::ColumnAllGather => true,
+        }
+    }
+
+    fn take(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let place = (s.phase, s.step, s.segment);
+        match s.phase {
+            Phase::ScaleReduce | Phase::ColumnScaleReduce => self.take_scale_reduce(&s, out)?,
+            Phase::ScaleGather | Phase::ColumnScaleGather => self.take_scale_gather(s, out)?,
+            Phase::ScatterReduce => self.take_row_sum(&s, out)?,
+            Phase::ColumnScatterReduce => self.take_column_sum(&s, out)?,
+            Phase::AllGather | Phase::ColumnAllGather => self.take_mean(s, out)?,
+        }
+        self.seen.insert(place);
+        self.missing -= 1;
+        Ok(())
+    }
+
+    fn take_scale_reduce(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let theirs = decode_maxima(s)?;
+        let (chunk, range) = self.shape.blocks(s);
+        quant::max_in_place(&mut self.maxima[chunk as usize][range], &theirs);
+        if s.step < self.shape.last_step(s.phase) {
+            self.send_maxima_segment(s.phase, s.step + 1, s.chunk, s.segment, out);
+        } else if s.phase == Phase::ScaleReduce {
+            self.left.row_maxima -= 1;
+            if self.left.row_maxima == 0 {
+                self.send_maxima(Phase::ColumnScaleReduce, self.shape.row_index, out);
+            }
+        } else {
+            self.send_maxima_segment(Phase::ColumnScaleGather, 0, s.chunk, s.segment, out);
+            self.count_column_maxima(out);
+        }
+        Ok(())
+    }
+
+    fn take_scale_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let joined = decode_maxima(&s)?;
+        let (chunk, range) = self.shape.blocks(&s);
+        self.maxima[chunk as usize][range].copy_from_slice(&joined);
+        let (phase, step) = (s.phase, s.step);
+        if step < self.shape.last_step(phase) {
+            out.push(Segment { step: step + 1, ..s });
+        }
+        if phase == Phase::ColumnScaleGather {
+            self.count_column_maxima(out);
+        } else {
+            let seen = (0..self.shape.segments(phase, chunk))
+                .filter(|g| self.seen.contains(&(phase, step, *g)))
+                .count();
+            if seen + 1 == self.shape.segments(phase, chunk) as usize {
+                self.join_scales(chunk, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Once the column has joined the owned chunk's maxima they go around the row.
+    fn count_column_maxima(&mut self, out: &mut Vec<Segment>) {
+        self.left.column_maxima -= 1;
+        if self.left.column_maxima == 0 {
+            let owned = self.shape.owned;
+            self.send_maxima(Phase::ScaleGather, owned, out);
+            self.join_scales(owned, out);
+        }
+    }
+
+    fn join_scales(&mut self, chunk: u32, out: &mut Vec<Segment>) {
+        self.scales[chunk as usize] = Some(quant::scales(&self.maxima[chunk as usize]));
+        if chunk == self.shape.column {
+            self.start_chunk(chunk, out);
+        }
+    }
+
+    /// Sends one's own contribution to one's own chunk: step 0.
+    fn start_chunk(&self, chunk: u32, out: &mut Vec<Segment>) {
+        for g in 0..self.shape.segments(Phase::ScatterReduce, chunk) {
+            let sum = self.own_part(chunk, g);
+            out.push(self.sum_segment(Phase::ScatterReduce, 0, chunk, g, &sum));
+        }
+    }
+
+    fn own_part(&self, chunk: u32, g: u32) -> Sum {
+        let range = self.shape.range(Phase::ScatterReduce, chunk, g);
+        let start = self.shape.row.chunk(chunk).start;
+        let flat = start + range.start..start + range.end;
+        match self.wire {
+            Wire::F32 => Sum::Float(self.own.weighted(flat)),
+            Wire::Q8 => Sum::Int(quant::widen(
+                &self.own.integers(flat, self.block_scales(chunk, &range)),
+            )),
+        }
+    }
+
+    fn block_scales(&self, chunk: u32, range: &Range<usize>) -> &[f32] {
+        self.scales[chunk as usize]
+            .as_deref()
+            .and_then(|s| s.get(range.start / BLOCK..range.end.div_ceil(BLOCK)))
+            .unwrap_or(&[])
+    }
+
+    fn take_row_sum(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let own = self.own_part(s.chunk, s.segment);
+        let sum = self.decode_sum(s)?.plus(&own);
+        if s.step < self.shape.last_step(s.phase) {
+            out.push(self.sum_segment(s.phase, s.step + 1, s.chunk, s.segment, &sum));
+            return Ok(());
+        }
+        let range = self.shape.range(s.phase, s.chunk, s.segment);
+        self.row_sum.put(range.start, &sum);
+        self.left.row_sum -= 1;
+        if self.left.row_sum == 0 {
+            let piece = self.shape.row_index;
+            for g in 0..self.shape.segments(Phase::ColumnScatterReduce, piece) {
+                let range = self.shape.range(Phase::ColumnScatterReduce, piece, g);
+                let sum = self.row_sum.slice(range);
+                out.push(self.sum_segment(Phase::ColumnScatterReduce, 0, piece, g, &sum));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_column_sum(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let range = self.shape.range(s.phase, s.chunk, s.segment);
+        let own = self.row_sum.slice(range.clone());
+        let sum = self.decode_sum(s)?.plus(&own);
+        if s.step < self.shape.last_step(s.phase) {
+            out.push(self.sum_segment(s.phase, s.step + 1, s.chunk, s.segment, &sum));
+            return Ok(());
+        }
+        let payload = self.divide(&range, sum);
+        out.push(Segment {
+            phase: Phase::ColumnAllGather,
+            step: 0,
+            chunk: s.chunk,
+            segment: s.segment,
+            payload,
+        });
+        self.count_column_mean(out);
+        Ok(())
+    }
+
+    /// The owner of a piece divides once, keeps the mean as the others will read it, and gives what travels.
+    fn divide(&mut self, range: &Range<usize>, sum: Sum) -> Vec<u8> {
+        let total = quant::weight_f32(self.total_weight);
+        let owned = self.shape.owned;
+        match sum {
+            Sum::Float(mut mean) => {
+                quant::divide_in_place(&mut mean, total);
+                self.put_mean(owned, range, &mean);
+                f32_bytes(&mean)
+            }
+            Sum::Int(sum) => {
+                let q8 = Q8::encode(&quant::mean(&sum, self.block_scales(owned, range), total));
+                self.put_mean(owned, range, &q8.decode());
+                self.keep_encoded(range, &q8);
+                q8.to_bytes()
+            }
+        }
+    }
+
+    fn keep_encoded(&mut self, range: &Range<usize>, q8: &Q8) {
+        self.encoded.integers[range.clone()].copy_from_slice(&q8.integers);
+        let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
+        self.encoded.scales[blocks].copy_from_slice(&q8.scales);
+    }
+
+    fn take_mean(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let (phase, step, segment) = (s.phase, s.step, s.segment);
+        let range = self.shape.range(phase, s.chunk, segment);
+        let bad = |element| RingError::Value {
+            phase,
+            step,
+            segment,
+            element,
+        };
+        let in_column = phase == Phase::ColumnAllGather;
+        let chunk = if in_column { self.shape.owned } else { s.chunk };
+        let values = match self.wire {
+            Wire::F32 => f32_values(&s.payload),
+            Wire::Q8 => {
+                let q8 = Q8::from_bytes(&s.payload, range.len()).map_err(|_| bad(0))?;
+                if in_column {
+                    self.keep_encoded(&range, &q8);
+                }
+                q8.decode()
+            }
+        };
+        if let Some(element) = values.iter().position(|v| !v.is_finite()) {
+            return Err(bad(element));
+        }
+        self.put_mean(chunk, &range, &values);
+        if step < self.shape.last_step(phase) {
+            out.push(Segment { step: step + 1, ..s });
+        }
+        if in_column {
+            self.count_column_mean(out);
+        }
+        Ok(())
+    }
+
+    /// Once the column has finished the owned chunk, its mean goes around the row.
+    fn count_column_mean(&mut self, out: &mut Vec<Segment>) {
+        self.left.column_mean -= 1;
+        if self.left.column_mean > 0 {
+            return;
+        }
+        let chunk = self.shape.owned;
+        let start = self.shape.row.chunk(chunk).start;
+        for g in 0..self.shape.segments(Phase::AllGather, chunk) {
+            let range = self.shape.range(Phase::AllGather, chunk, g);
+            let payload = match self.wire {
+                Wire::F32 => f32_bytes(&self.mean[start + range.start..start + range.end]),
+                Wire::Q8 => Q8 {
+                    integers: self.encoded.integers[range.clone()].to_vec(),
+                    scales: self.encoded.scales[range.start / BLOCK..range.end.div_ceil(BLOCK)].to_vec(),
+                }
+                .to_bytes(),
+            };
+            out.push(Segment {
+                phase: Phase::AllGather,
+                step: 0,
+                chunk,
+                segment: g,
+                payload,
+            });
+        }
+    }
+
+    fn put_mean(&mut self, chunk: u32, range: &Range<usize>, values: &[f32]) {
+        let start = self.shape.row.chunk(chunk).start;
+        self.mean[start + range.start..start + range.end].copy_from_slice(values);
+    }
+
+    fn decode_sum(&self, s: &Segment) -> Result<Sum, RingError> {
+        let bad = |element| RingError::Value {
+            phase: s.phase,
+            step: s.step,
+            segment: s.segment,
+            element,
+        };
+        let units = self.shape.range(s.phase, s.chunk, s.segment).len();
+        match self.wire {
+            Wire::F32 => {
+                let values = f32_values(&s.payload);
+                match values.iter().position(|v| !v.is_finite()) {
+                    Some(element) => Err(bad(element)),
+                    None => Ok(Sum::Float(values)),
+                }
+            }
+            Wire::Q8 => pack::unpack(&s.payload, self.shape.contributions(s.phase, s.step), units)
+                .map(Sum::Int)
+                .map_err(|e| match e {
+                    PackError::Range { element, .. } => bad(element),
+                    PackError::Length { .. } | PackError::Padding => bad(units),
+                }),
+        }
+    }
+
+    fn sum_segment(&self, phase: Phase, step: u32, chunk: u32, segment: u32, sum: &Sum) -> Segment {
+        let payload = match sum {
+            Sum::Float(v) => f32_bytes(v),
+            Sum::Int(v) => pack::pack(v, self.shape.contributions(phase, step)),
+        };
+        Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            payload,
+        }
+    }
+
+    fn send_maxima(&self, phase: Phase, chunk: u32, out: &mut Vec<Segment>) {
+        for g in 0..self.shape.segments(phase, chunk) {
+            self.send_maxima_segment(phase, 0, chunk, g, out);
+        }
+    }
+
+    fn send_maxima_segment(&self, phase: Phase, step: u32, chunk: u32, segment: u32, out: &mut Vec<Segment>) {
+        let mut s = Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            payload: Vec::new(),
+        };
+        let (row_chunk, range) = self.shape.blocks(&s);
+        s.payload = f32_bytes(&self.maxima[row_chunk as usize][range]);
+        out.push(s);
+    }
+}
+
+/// The place of one slot, and the schedules of its row and its column.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    grid: Grid,
+    row: Schedule,
+    row_index: u32,
+    column: u32,
+    /// The row chunk that this slot owns after the row's scatter-reduce.
+    owned: u32,
+}
+
+impl Shape {
+    fn new(plan: Plan, grid: Grid, slot: u32) -> Self {
+        let column = slot % grid.columns;
+        let row = Schedule {
+            slots: grid.columns,
+            elements: plan.elements,
+            // Whole blocks, so that a segment has its own scales.
+            segment: (plan.segment / BLOCK).max(1) * BLOCK,
+        };
+        Self {
+            grid,
+            row,
+            row_index: slot / grid.columns,
+            column,
+            owned: row.owned(column),
+        }
+    }
+
+    /// A ring as long as the phase's line; only its turns are used for columns.
+    fn line(&self, phase: Phase) -> (Schedule, u32) {
+        match phase.axis() {
+            Axis::Row => (self.row, self.column),
+            Axis::Column => (
+                Schedule {
+                    slots: self.grid.rows,
+                    ..self.row
+                },
+                self.row_index,
+            ),
+        }
+    }
+
+    fn last_step(&self, phase: Phase) -> u32 {
+        self.line(phase).0.last_step()
+    }
+
+    /// The chunk, or piece, that the slot before sends at `step`.
+    fn received(&self, phase: Phase, step: u32) -> u32 {
+        let (schedule, position) = self.line(phase);
+        schedule.received(phase, position, step)
+    }
+
+    /// Contributions in a sum that travels at `step`, missing slots counted.
+    fn contributions(&self, phase: Phase, step: u32) -> u32 {
+        match phase.axis() {
+            Axis::Row => step + 1,
+            Axis::Column => (step + 1).saturating_mul(self.grid.columns),
+        }
+    }
+
+    /// What travels in `phase` for a row chunk, as a range of it, or for a piece, as a range of the owned chunk: elements
+    /// or blocks.
+    fn units(&self, phase: Phase, chunk: u32) -> Range<usize> {
+        match phase {
+            Phase::ScaleReduce | Phase::ScaleGather | Phase::ScatterReduce | Phase::AllGather => {
+                0..self.row.units(phase, chunk)
+            }
+            Phase::ColumnScaleReduce | Phase::ColumnScaleGather => self.piece(chunk),
+            Phase::ColumnScatterReduce | Phase::ColumnAllGather => {
+                let (len, blocks) = (self.row.chunk(self.owned).len(), self.piece(chunk));
+                (blocks.start * BLOCK).min(len)..(blocks.end * BLOCK).min(len)
+            }
+        }
+    }
+
+    /// Blocks of piece `k`.
+    fn piece(&self, k: u32) -> Range<usize> {
+        let blocks = quant::blocks(self.row.chunk(self.owned).len());
+        quant::chunk_range(crate::ids::ChunkIndex(k), self.grid.rows, blocks)
+    }
+
+    fn segments(&self, phase: Phase, chunk: u32) -> u32 {
+        let segments = self.units(phase, chunk).len().div_ceil(self.row.segment);
+        u32::try_from(segments).unwrap_or(u32::MAX)
+    }
+
+    /// The units of a segment, in the coordinates of [`Self::units`].
+    fn range(&self, phase: Phase, chunk: u32, segment: u32) -> Range<usize> {
+        let units = self.units(phase, chunk);
+        let at = |g: usize| {
+            units
+                .start
+                .saturating_add(g.saturating_mul(self.row.segment))
+                .min(units.end)
+        };
+        at(segment as usize)..at((segment as usize).saturating_add(1))
+    }
+
+    /// The row chunk whose maxima a segment of the scale phases holds, and which of its blocks.
+    fn blocks(&self, s: &Segment) -> (u32, Range<usize>) {
+        let range = self.range(s.phase, s.chunk, s.segment);
+        match s.phase.axis() {
+            Axis::Row => (s.chunk, range),
+            Axis::Column => (self.owned, range),
+        }
+    }
+
+    /// Segments that this slot receives in a phase.
+    fn expected(&self, phase: Phase) -> usize {
+        (0..=self.last_step(phase))
+            .map(|step| self.segments(phase, self.received(phase, step)) as usize)
+            .sum()
+    }
+
+    /// Segments of all pieces of the owned chunk.
+    fn piece_segments(&self, phase: Phase) -> u32 {
+        (0..self.grid.rows).map(|k| self.segments(phase, k)).sum()
+    }
+}

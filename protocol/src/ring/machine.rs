@@ -1,0 +1,97 @@
+//! The machine of a slot, whatever the layout.
+
+use super::{Axis, Config, Contribution, GridRing, Layout, Reduced, Ring, RingError, Schedule, Segment};
+use crate::job::spec::Wire;
+
+/// What a slot's machine is built from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where the slots stand.
+    pub layout: Layout,
+    /// Precision on the wire.
+    pub wire: Wire,
+    /// Σ of the manifest's weights.
+    pub total_weight: u64,
+    /// L.
+    pub elements: usize,
+    /// Elements a segment.
+    pub segment: usize,
+}
+
+/// A slot of a ring or of a grid.
+#[derive(Debug)]
+pub enum Machine {
+    /// Of a ring.
+    Flat(Box<Ring>),
+    /// Of a grid.
+    Grid(Box<GridRing>),
+}
+
+impl Machine {
+    /// The machine of `slot`.
+    #[must_use]
+    pub fn new(plan: Plan, slot: u32, own: Contribution) -> Self {
+        match plan.layout.grid() {
+            Some(grid) => Self::Grid(Box::new(GridRing::new(plan, grid, slot, own))),
+            None => Self::Flat(Box::new(Ring::new(
+                Config {
+                    schedule: Schedule {
+                        slots: plan.layout.slots(),
+                        elements: plan.elements,
+                        segment: plan.segment,
+                    },
+                    slot,
+                    wire: plan.wire,
+                    total_weight: plan.total_weight,
+                },
+                own,
+            ))),
+        }
+    }
+
+    /// Sends what needs nothing from others.
+    pub fn start(&mut self, out: &mut Vec<Segment>) {
+        match self {
+            Self::Flat(r) => r.start(out),
+            Self::Grid(g) => g.start(out),
+        }
+    }
+
+    /// Takes a predecessor's segment.
+    ///
+    /// # Errors
+    /// What is wrong with it; see [`Ring::receive`].
+    pub fn receive(&mut self, segment: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        match self {
+            Self::Flat(r) => r.receive(segment, out),
+            Self::Grid(g) => g.receive(segment, out),
+        }
+    }
+
+    /// The result, once every segment has come.
+    #[must_use]
+    pub fn finish(&self) -> Option<Reduced> {
+        match self {
+            Self::Flat(r) => r.finish(),
+            Self::Grid(g) => g.finish(),
+        }
+    }
+
+    /// The line whose segments it waits for.
+    #[must_use]
+    pub fn waits_along(&self) -> Axis {
+        match self {
+            Self::Flat(_) => Axis::Row,
+            Self::Grid(g) => g.waits_along(),
+        }
+    }
+
+    /// Segments still to come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        match self {
+            Self::Flat(r) => r.missing(),
+            Self::Grid(g) => g.missing(),
+        }
+    }
+}
