@@ -6,10 +6,12 @@ use crate::member::{Action, Config, DeltaFacts, Event, Held, Member};
 use crate::message::{Offence, Reason};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// Something that goes wrong with a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "value")]
 pub enum Fault {
     /// Dies in this round when it would start to train.
     DieInTrain(u64),
@@ -39,7 +41,9 @@ pub struct Host {
     pub(super) machine: Member,
     pub(super) alive: bool,
     pub(super) faults: Vec<Fault>,
+    /// Ring payload sent, in all and since the latest roster.
     pub(super) ring_bytes: u64,
+    pub(super) round_bytes: u64,
     pub(super) offences: BTreeMap<&'static str, u64>,
     config: Config,
     elements: usize,
@@ -55,6 +59,7 @@ impl Host {
             alive: true,
             faults,
             ring_bytes: 0,
+            round_bytes: 0,
             offences: BTreeMap::new(),
             config,
             elements,
@@ -100,13 +105,13 @@ impl Host {
         }
     }
 
-    /// Multiples of 2^-10 below 1: f32 sums of a thousand of them are exact, so any order gives the same bits.
+    /// Integers below 2^10: f32 sums of a thousand of them are exact (weights being equal powers of two), so any order gives
+    /// the same bits.
     pub(super) fn train(&self, round: u64) -> Vec<f32> {
         let seed = hash(&[b"delta", &round.to_le_bytes(), self.config.me.as_bytes()]);
         let mut rng = StdRng::from_seed(seed.0);
         (0..self.elements)
-            .map(|_| rng.random_range(-1023i16..=1023).into())
-            .map(|v: f32| v / 1024.0)
+            .map(|_| f32::from(rng.random_range(-1023i16..=1023)))
             .collect()
     }
 

@@ -2,18 +2,26 @@
 //!
 //! Training, encoding and signing are stand-ins; everything that decides is the real machine. One seed, one trace.
 
+mod clock;
+mod file;
 mod host;
+mod links;
 mod network;
+mod record;
+mod theory;
+mod trace;
 
+pub use file::{Invariant, ScenarioError, parse};
 pub use host::{Fault, Host};
-pub use network::{LinkModel, Network};
+pub use links::LinkModel;
+pub use record::{Broken, RoundRecord};
 
 use crate::cbor;
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::{JobFile, JobSpec, Resolved};
 use crate::message::{Body, Verified};
-use crate::time::Time;
-use sha3::{Digest, Sha3_256};
+use network::Network;
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// What a simulation runs.
@@ -27,14 +35,67 @@ pub struct Scenario {
     pub elements: usize,
     /// Elements of a ring segment.
     pub segment: usize,
+    /// How many bytes on a link each simulated byte stands for: a large vector's times with a small one's memory.
+    pub scale: u64,
     /// The job, as its TOML text; model and questions are not read.
     pub job: String,
     /// Links.
     pub links: LinkModel,
+    /// More contributions are summed in a grid.
+    pub flat_ring_max: u32,
+    /// Whether members measure their links.
+    pub order: Order,
+    /// Least training time; up to half as long again is added at random.
+    pub train_ms: u64,
+    /// Members that are lost and come back, whatever they are doing.
+    pub churn: Option<Churn>,
     /// Faults by member.
     pub faults: BTreeMap<u32, Vec<Fault>>,
     /// Virtual milliseconds after which the run ends, finished or not.
     pub limit_ms: u64,
+}
+
+/// The order of the ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// As in the roster: nobody measures.
+    #[default]
+    Roster,
+    /// From the links that members measure.
+    Measured,
+}
+
+/// Members lost at random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Churn {
+    /// Mean time until a member is lost, milliseconds.
+    pub life_ms: u64,
+    /// It comes back after so long.
+    pub return_after_ms: Option<u64>,
+    /// Its connections are found dead after so long; until then it is only silent.
+    pub noticed_after_ms: u64,
+}
+
+impl Default for Scenario {
+    /// Three members on good links; the job is empty and must be given.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            members: 3,
+            elements: 1_000,
+            segment: 300,
+            scale: 1,
+            job: String::new(),
+            links: LinkModel::default(),
+            flat_ring_max: 64,
+            order: Order::Roster,
+            train_ms: 1_000,
+            churn: None,
+            faults: BTreeMap::new(),
+            limit_ms: 3_600_000,
+        }
+    }
 }
 
 /// What a simulation ended in.
@@ -48,14 +109,30 @@ pub struct Outcome {
     pub closes: Vec<ClosedRound>,
     /// Ring payload bytes sent, by member.
     pub ring_bytes: Vec<u64>,
-    /// Virtual milliseconds it took.
-    pub virtual_ms: u64,
+    /// What a member sent in a round that closed in its first view, over what theory says: the farthest from 1.
+    pub bytes_ratio: Option<f64>,
+    /// Virtual microseconds it took.
+    pub virtual_us: u64,
     /// Hash over every delivered event in order.
     pub trace: Hash32,
-    /// Whether every close's state was the replay of its manifest.
-    pub sums_exact: bool,
+    /// Events.
+    pub events: u64,
+    /// Members that died.
+    pub deaths: u64,
+    /// Every try at a round.
+    pub rounds: Vec<RoundRecord>,
+    /// What did not hold.
+    pub broken: Broken,
     /// Offences counted anywhere, by label.
     pub offences: BTreeMap<&'static str, u64>,
+}
+
+impl Outcome {
+    /// Whether every close's state was the exact mean of its manifest's deltas.
+    #[must_use]
+    pub fn sum_exact(&self) -> bool {
+        self.broken.sum.is_empty() && !self.closes.is_empty()
+    }
 }
 
 /// One closed round.
@@ -69,6 +146,8 @@ pub struct ClosedRound {
     pub summed: Vec<u32>,
     /// Attests in the certificate.
     pub signers: usize,
+    /// Rows and columns, if it was a grid.
+    pub grid: Option<(u32, u32)>,
 }
 
 /// Runs a scenario. `None` when its job text does not parse.
@@ -119,19 +198,4 @@ fn cid(parts: &[&[u8]]) -> CidBytes {
 fn signed(sender: &PeerBytes, body: Body, nested: Vec<Verified>) -> Option<Verified> {
     let encoded = body.encode().ok()?;
     Verified::own(sender.clone(), body, encoded, Vec::new(), Vec::new(), nested).ok()
-}
-
-/// A running hash of what happened.
-#[derive(Debug, Default)]
-struct Trace(Sha3_256);
-
-impl Trace {
-    fn add(&mut self, now: Time, what: &str) {
-        self.0.update(now.0.to_le_bytes());
-        self.0.update(what.as_bytes());
-    }
-
-    fn hash(&self) -> Hash32 {
-        Hash32(self.0.clone().finalize().into())
-    }
 }

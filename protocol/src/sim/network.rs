@@ -1,97 +1,70 @@
-//! The virtual network and clock: a queue of events by time, links with latency, bandwidth and loss.
+//! The world of one simulation: hosts, orchestrator, what is on its way, and what an observer notes.
 
+use super::clock::{After, Clock, Due, Next};
 use super::host::{self, Deltas, Fault, Host};
-use super::{ClosedRound, Outcome, Scenario, Trace, cid, hash, index_of, orchestrator_peer, peer, signed};
+use super::links::{Wave, Wires};
+use super::record::Record;
+use super::trace::Trace;
+use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_peer, peer, signed, theory};
 use crate::ids::{Hash32, PeerBytes};
 use crate::job::spec::JobSpec;
 use crate::member::{self, Held};
-use crate::message::{Body, Manifest, Offence, Verified};
+use crate::message::{Body, Close, LinkHeader, Manifest, Offence, Verified};
 use crate::orchestrator::{self, Orchestrator};
-use crate::ring::{Part, replay};
-use crate::time::Time;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::BTreeMap;
 
-/// How links behave.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LinkModel {
-    /// Least one-way delay.
-    pub latency_ms: u64,
-    /// Added at random, uniformly.
-    pub jitter_ms: u64,
-    /// Bytes a millisecond that a member can send.
-    pub bytes_per_ms: u64,
-}
-
-impl Default for LinkModel {
-    fn default() -> Self {
-        Self {
-            latency_ms: 20,
-            jitter_ms: 10,
-            bytes_per_ms: 12_500,
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Due {
-    Member(u32, Box<member::Event>),
-    Orchestrator(Box<orchestrator::Event>),
-    Revive(u32),
-}
+/// How long the stand-in application of the mean takes.
+const APPLY_US: u64 = 20_000;
+/// How long the encoding of a commit takes.
+const BUILD_US: u64 = 10_000;
+/// How long a state, or a delta to check, takes to come.
+const FETCH_US: u64 = 200_000;
 
 /// The world of one simulation.
 #[derive(Debug)]
-pub struct Network {
-    now: Time,
-    queue: BTreeMap<(Time, u64), Due>,
-    serial: u64,
+pub(super) struct Network {
+    clock: Clock,
     rng: StdRng,
-    links: LinkModel,
-    /// When each member's uplink is free again.
-    uplinks: Vec<Time>,
-    /// When the last message on a (from, to) link arrives: links are FIFO.
-    arrivals: BTreeMap<(u32, u32), Time>,
+    wires: Wires,
     hosts: Vec<Host>,
     orchestrator: Orchestrator,
     deltas: Deltas,
     manifests: BTreeMap<Hash32, Manifest>,
-    /// Every state by its number of closed rounds and hash, for fetches.
+    /// Every state by its hash, for fetches.
     states: BTreeMap<Hash32, Held>,
     closes: Vec<ClosedRound>,
-    sums_exact: bool,
     spec: JobSpec,
     samples: u64,
-    segment: usize,
+    scenario: Scenario,
     trace: Trace,
-    finished_at: Option<Time>,
+    record: Record,
+    finished_at: Option<u64>,
     offences: BTreeMap<&'static str, u64>,
+    deaths: u64,
+    /// Payload a member sent in a round of one view, over what it should be: the farthest from 1.
+    bytes_ratio: Option<f64>,
 }
-
-/// How long the stand-in training and application take, before jitter.
-const TRAIN_MS: u64 = 1_000;
-const APPLY_MS: u64 = 20;
 
 impl Network {
     pub(super) fn new(scenario: &Scenario, spec: JobSpec) -> Self {
         let job = cid(&[b"job", &scenario.seed.to_le_bytes()]);
         let genesis = hash(&[b"genesis"]);
-        let hosts = (0..scenario.members)
-            .map(|i| {
-                let config = member::Config {
-                    me: peer(i),
-                    record: host::record(i),
-                    genesis,
-                    job: job.clone(),
-                    orchestrator: orchestrator_peer(),
-                    spec: spec.clone(),
-                    segment: scenario.segment,
-                };
-                let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
-                Host::new(config, scenario.elements, faults)
-            })
-            .collect();
+        let host = |i| {
+            let config = member::Config {
+                me: peer(i),
+                record: host::record(i),
+                genesis,
+                job: job.clone(),
+                orchestrator: orchestrator_peer(),
+                spec: spec.clone(),
+                segment: scenario.segment,
+            };
+            let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
+            Host::new(config, scenario.elements, faults)
+        };
+        let hosts: Vec<Host> = (0..scenario.members).map(host).collect();
         let mut actions = Vec::new();
         let config = orchestrator::Config {
             me: orchestrator_peer(),
@@ -99,133 +72,153 @@ impl Network {
             job,
             spec: spec.clone(),
             rows: 1_000,
+            flat_ring_max: scenario.flat_ring_max,
         };
         let orchestrator = Orchestrator::new(config, &mut actions);
-        let samples = u64::from(spec.schedule.aggregate_interval)
-            * u64::from(spec.gspo.prompts_per_step)
-            * u64::from(spec.gspo.group_size);
         let zero = host::zero();
         let mut network = Self {
-            now: Time(0),
-            queue: BTreeMap::new(),
-            serial: 0,
+            clock: Clock::new(hosts.len() + 1),
             rng: StdRng::seed_from_u64(scenario.seed),
-            links: scenario.links,
-            uplinks: vec![Time(0); scenario.members as usize],
-            arrivals: BTreeMap::new(),
+            wires: Wires::new(scenario.links, scenario.members, scenario.scale, scenario.seed),
             hosts,
             orchestrator,
             deltas: Deltas::new(),
             manifests: BTreeMap::new(),
             states: BTreeMap::from([(zero.state, zero.clone())]),
             closes: Vec::new(),
-            sums_exact: true,
+            samples: u64::from(spec.schedule.aggregate_interval)
+                * u64::from(spec.gspo.prompts_per_step)
+                * u64::from(spec.gspo.group_size),
             spec,
-            samples,
-            segment: scenario.segment,
+            scenario: scenario.clone(),
             trace: Trace::default(),
+            record: Record::default(),
             finished_at: None,
             offences: BTreeMap::new(),
+            deaths: 0,
+            bytes_ratio: None,
         };
         network.orchestrator_actions(actions);
         for i in 0..scenario.members {
-            let delay = network.delay();
+            let delay = network.wires.delay(i, i);
             network.member_in(delay, i, host::loaded(&zero));
+            network.draw_death(i);
         }
         network
     }
 
     pub(super) fn run(&mut self, limit_ms: u64) {
         while self.finished_at.is_none() {
-            let next = self.next_time();
-            let Some(next) = next.filter(|t| t.0 <= limit_ms) else {
-                break;
-            };
-            self.now = next;
-            match self
-                .queue
-                .first_entry()
-                .filter(|e| e.key().0 <= next)
-                .map(|e| e.remove())
-            {
-                Some(due) => self.deliver(due),
-                None => self.tick(),
+            match self.clock.next(limit_ms.saturating_mul(1000)) {
+                Some(Next::Due(due)) => self.deliver(due),
+                Some(Next::Tick(machine)) => self.tick(machine),
+                None => break,
             }
         }
+        let called = self.record.rounds.last().map_or(0, |r| r.called as usize);
+        let alive = self.hosts.iter().filter(|h| h.alive).count();
+        self.record
+            .check_deadlines(self.clock.now(), &self.spec.schedule, 3 * alive > 2 * called);
     }
 
-    fn next_time(&self) -> Option<Time> {
-        let queued = self.queue.keys().next().map(|(t, _)| *t);
-        let members = self
-            .hosts
-            .iter()
-            .filter(|h| h.alive)
-            .filter_map(|h| h.machine.deadline());
-        let deadlines = members
-            .chain(self.orchestrator.deadline())
-            .map(|(t, _)| t.max(self.now))
-            .min();
-        match (queued, deadlines) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
+    fn tick(&mut self, machine: u32) {
+        if machine as usize == self.hosts.len() {
+            self.orchestrator_event(orchestrator::Event::Tick, After::Tick);
+        } else {
+            self.member_event(machine, member::Event::Tick, After::Tick);
         }
-    }
-
-    fn tick(&mut self) {
-        for i in 0..self.hosts.len() {
-            let due = self.hosts[i]
-                .machine
-                .deadline()
-                .is_some_and(|(t, _)| t <= self.now);
-            if due && self.hosts[i].alive {
-                self.member_event(i as u32, member::Event::Tick);
-            }
-        }
-        if self.orchestrator.deadline().is_some_and(|(t, _)| t <= self.now) {
-            self.orchestrator_event(orchestrator::Event::Tick);
-        }
-        // A machine whose deadline stays in the past would stop the clock: the next event moves it on.
-        self.now = self.now.plus(1);
     }
 
     fn deliver(&mut self, due: Due) {
         match due {
-            Due::Member(i, event) => {
-                if self.hosts[i as usize].alive {
-                    self.trace.add(self.now, &format!("{i} {}", label(&event)));
-                    self.member_event(i, *event);
-                }
+            Due::Member(i, event) => self.member_event(i, *event, After::Event),
+            Due::Orchestrator(event) => self.orchestrator_event(*event, After::Event),
+            Due::Gossip(wave) => self.hear(*wave),
+            Due::Lost(i) => {
+                let noticed = self.scenario.churn.map_or(0, |c| c.noticed_after_ms * 1000);
+                let back = self.scenario.churn.and_then(|c| c.return_after_ms);
+                self.kill(i, noticed, back);
             }
-            Due::Orchestrator(event) => self.orchestrator_event(*event),
+            Due::Noticed(i) => self.notice(i),
             Due::Revive(i) => {
+                self.trace.note(self.clock.now(), i, b"is back");
                 self.hosts[i as usize].restart();
-                self.orchestrator_event(orchestrator::Event::PeerSeen(peer(i)));
+                self.orchestrator_event(orchestrator::Event::PeerSeen(peer(i)), After::Event);
                 let held = self.orchestrator.held().clone();
-                self.member_in(200, i, host::loaded(&held));
+                self.member_in(FETCH_US, i, host::loaded(&held));
+                self.draw_death(i);
             }
         }
     }
 
-    fn member_event(&mut self, i: u32, event: member::Event) {
+    /// Gives a gossiped message to its next reader, and sends it on its way to the one after.
+    fn hear(&mut self, mut wave: Wave) {
+        let Some((_, reader)) = wave.left.pop() else {
+            return;
+        };
+        let message = Box::new((*wave.message).clone());
+        if let Some((at, _)) = wave.left.last() {
+            self.clock.push_at(*at, Due::Gossip(Box::new(wave)));
+        }
+        if reader as usize == self.hosts.len() {
+            self.observe(&message);
+            self.orchestrator_event(orchestrator::Event::Message(message), After::Event);
+        } else {
+            self.member_event(reader, member::Event::Message(message), After::Event);
+        }
+    }
+
+    /// What the orchestrator hears of commits.
+    fn observe(&mut self, m: &Verified) {
+        match &m.body {
+            Body::Commitment(_) => self.record.on_commitment(index_of(&m.sender)),
+            Body::Receipt(receipt) => self.record.on_receipt(index_of(&m.sender), receipt),
+            Body::Job(_)
+            | Body::Roster(_)
+            | Body::Manifest(_)
+            | Body::Attest(_)
+            | Body::Close(_)
+            | Body::Report(_)
+            | Body::Ready(_)
+            | Body::Cutoff(_)
+            | Body::Reveal(_)
+            | Body::Complaint(_)
+            | Body::Status(_)
+            | Body::Links(_) => {}
+        }
+    }
+
+    fn member_event(&mut self, i: u32, event: member::Event, after: After) {
+        if !self.hosts[i as usize].alive {
+            return;
+        }
+        self.trace.event(self.clock.now(), i, &event);
         let mut actions = Vec::new();
-        self.hosts[i as usize]
-            .machine
-            .handle(self.now, event, &mut actions);
+        let host = &mut self.hosts[i as usize];
+        host.machine.handle(self.clock.time(), event, &mut actions);
+        self.clock.set_deadline(i, host.machine.deadline(), after);
         for action in actions {
-            if !self.hosts[i as usize].alive {
+            let host = &self.hosts[i as usize];
+            if !host.alive {
                 return;
             }
-            if self.hosts[i as usize].dies_at(&action) {
-                self.kill(i);
+            if host.dies_at(&action) {
+                let back = host.revive_after();
+                self.kill(i, 0, back);
                 return;
             }
             self.member_action(i, action);
         }
     }
 
-    fn kill(&mut self, i: u32) {
-        self.trace.add(self.now, &format!("{i} dies"));
+    /// A member stops. Its connections are found dead `noticed` microseconds later.
+    fn kill(&mut self, i: u32, noticed: u64, back_ms: Option<u64>) {
         let host = &mut self.hosts[i as usize];
+        if !host.alive {
+            return;
+        }
+        self.trace.note(self.clock.now(), i, b"dies");
+        self.deaths += 1;
         host.alive = false;
         host.faults.retain(|f| {
             !matches!(
@@ -233,18 +226,36 @@ impl Network {
                 Fault::DieInTrain(_) | Fault::DieBeforeCommit(_) | Fault::DieInReduce(_)
             )
         });
-        let revive = host.revive_after();
-        for other in 0..self.hosts.len() as u32 {
-            let delay = self.delay();
+        self.clock.set_deadline(i, None, After::Event);
+        if noticed == 0 {
+            self.notice(i);
+        } else {
+            self.clock.push_in(noticed, Due::Noticed(i));
+        }
+        if let Some(ms) = back_ms {
+            self.clock.push_in(ms * 1000, Due::Revive(i));
+        }
+    }
+
+    fn notice(&mut self, i: u32) {
+        if self.hosts[i as usize].alive {
+            return;
+        }
+        let others = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        for other in 0..others {
+            let delay = self.wires.delay(i, other);
             self.member_in(delay, other, member::Event::PeerLost(peer(i)));
         }
-        let delay = self.delay();
-        self.push(
-            delay,
-            Due::Orchestrator(Box::new(orchestrator::Event::PeerLost(peer(i)))),
-        );
-        if let Some(ms) = revive {
-            self.push(ms, Due::Revive(i));
+        let delay = self.wires.delay(i, others);
+        self.orchestrator_in(delay, orchestrator::Event::PeerLost(peer(i)));
+    }
+
+    /// Lifetimes are exponential: a member that has lived long lives on as long as a new one.
+    fn draw_death(&mut self, i: u32) {
+        if let Some(churn) = self.scenario.churn {
+            let draw: f64 = self.rng.random();
+            let life = -(1.0 - draw).ln() * churn.life_ms as f64 * 1000.0;
+            self.clock.push_in(life as u64, Due::Lost(i));
         }
     }
 
@@ -253,7 +264,7 @@ impl Network {
         match action {
             Action::Publish(body) => {
                 if let Some(m) = signed(&peer(i), body, Vec::new()) {
-                    self.gossip(Some(i), &m);
+                    self.gossip(i, m);
                 }
             }
             Action::Fetch(held) => {
@@ -261,21 +272,19 @@ impl Network {
                     Some(state) => member::Event::Synced(state.clone()),
                     None => member::Event::FetchFailed("no such state".into()),
                 };
-                self.member_in(200, i, answer);
+                self.member_in(FETCH_US, i, answer);
             }
             Action::Train { round, roster, .. } => {
                 let delta = self.hosts[i as usize].train(round.0);
-                let jitter = self.rng.random_range(0..TRAIN_MS / 2);
+                let base = self.scenario.train_ms * 1000;
+                let takes = base + self.rng.random_range(0..base / 2 + 1);
                 let samples = self.samples;
-                self.member_in(
-                    TRAIN_MS + jitter,
-                    i,
-                    member::Event::Trained {
-                        roster,
-                        delta,
-                        samples,
-                    },
-                );
+                let event = member::Event::Trained {
+                    roster,
+                    delta,
+                    samples,
+                };
+                self.member_in(takes, i, event);
             }
             Action::BuildCommit {
                 round,
@@ -283,9 +292,13 @@ impl Network {
                 parent,
                 delta,
             } => {
+                if self.scenario.order == super::Order::Measured {
+                    let links = self.wires.measure(i);
+                    self.member_in(0, i, member::Event::Measured(links));
+                }
                 let cid = self.hosts[i as usize].build_commit(round.0, parent, &delta, &mut self.deltas);
                 let salt = hash(&[b"salt", &i.to_le_bytes(), &roster.0]);
-                self.member_in(10, i, member::Event::CommitBuilt { roster, cid, salt });
+                self.member_in(BUILD_US, i, member::Event::CommitBuilt { roster, cid, salt });
             }
             Action::SendReplica {
                 to,
@@ -307,21 +320,17 @@ impl Network {
             }
             Action::SendSegment { to, header, payload } => self.send_segment(i, &to, header, payload),
             Action::Apply { manifest, mean, .. } => self.apply(i, manifest, &mean),
-            Action::Promote(_) | Action::AbandonTraining | Action::Notice(_) | Action::Finished(_) => {}
+            Action::Promote(held) => self.record.on_promote(i, held.closed, held.state),
+            Action::AbandonTraining | Action::Notice(_) | Action::Finished(_) => {}
             Action::Penalise { offence, .. } => self.hosts[i as usize].count(offence),
         }
     }
 
-    fn send_segment(
-        &mut self,
-        i: u32,
-        to: &PeerBytes,
-        mut header: crate::message::LinkHeader,
-        mut payload: Vec<u8>,
-    ) {
+    fn send_segment(&mut self, i: u32, to: &PeerBytes, mut header: LinkHeader, mut payload: Vec<u8>) {
         let host = &mut self.hosts[i as usize];
         let round = header.round;
         host.ring_bytes += payload.len() as u64;
+        host.round_bytes += payload.len() as u64;
         if host.has(Fault::MuteInReduce(round)) {
             return;
         }
@@ -351,6 +360,7 @@ impl Network {
         let Some(m) = self.manifests.get(&manifest) else {
             return;
         };
+        self.record.on_reduced(self.clock.now());
         let mut held = host::apply(m.parent, mean);
         held.closed = m.round.0 + 1;
         if self.hosts[i as usize].has(Fault::OtherState(m.round.0)) {
@@ -363,33 +373,31 @@ impl Network {
             state: held.state,
             checkpoint: held.checkpoint,
         };
-        self.member_in(APPLY_MS, i, event);
+        self.member_in(APPLY_US, i, event);
     }
 
-    fn orchestrator_event(&mut self, event: orchestrator::Event) {
+    fn orchestrator_event(&mut self, event: orchestrator::Event, after: After) {
         let mut actions = Vec::new();
-        self.orchestrator.handle(self.now, event, &mut actions);
+        self.orchestrator.handle(self.clock.time(), event, &mut actions);
+        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        self.clock
+            .set_deadline(number, self.orchestrator.deadline(), after);
         self.orchestrator_actions(actions);
     }
 
     fn orchestrator_actions(&mut self, actions: Vec<orchestrator::Action>) {
         use orchestrator::Action;
+        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         for action in actions {
             match action {
                 Action::Publish(body) => {
                     if let Some(m) = signed(&orchestrator_peer(), body, Vec::new()) {
-                        if let Body::Manifest(manifest) = &m.body {
-                            self.manifests
-                                .insert(crate::cbor::object_hash(&m.encoded), manifest.clone());
-                        }
-                        self.gossip(None, &m);
+                        self.on_published(&m);
+                        self.gossip(number, m);
                     }
                 }
                 Action::Prepare => {
-                    self.push(
-                        10,
-                        Due::Orchestrator(Box::new(orchestrator::Event::Prepared(host::zero()))),
-                    );
+                    self.orchestrator_in(BUILD_US, orchestrator::Event::Prepared(host::zero()));
                 }
                 Action::CheckDelta {
                     roster, member, cid, ..
@@ -401,125 +409,126 @@ impl Network {
                         cid,
                         outcome,
                     };
-                    self.push(50, Due::Orchestrator(Box::new(event)));
+                    self.orchestrator_in(FETCH_US, event);
                 }
                 Action::Close { body, attests } => self.close(body, attests),
                 Action::Penalise { offence, .. } => *self.offences.entry(offence.label()).or_default() += 1,
-                Action::Notice(text) => self.trace.add(self.now, &text),
-                Action::Finished(_) => self.finished_at = Some(self.now),
+                Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
+                Action::Finished(_) => self.finished_at = Some(self.clock.now()),
             }
         }
     }
 
-    fn close(&mut self, mut body: crate::message::Close, attests: Vec<Verified>) {
+    /// What the observer notes of the orchestrator's messages.
+    fn on_published(&mut self, m: &Verified) {
+        let now = self.clock.now();
+        match &m.body {
+            Body::Roster(roster) => {
+                self.deltas.retain(|_, d| d.1 >= roster.round.0);
+                self.hosts.iter_mut().for_each(|h| h.round_bytes = 0);
+                self.record.on_roster(now, roster);
+            }
+            Body::Cutoff(_) => self.record.on_cutoff(now),
+            Body::Manifest(manifest) => {
+                self.record.on_manifest(now);
+                self.manifests
+                    .insert(crate::cbor::object_hash(&m.encoded), manifest.clone());
+            }
+            Body::Job(_)
+            | Body::Attest(_)
+            | Body::Close(_)
+            | Body::Report(_)
+            | Body::Ready(_)
+            | Body::Commitment(_)
+            | Body::Receipt(_)
+            | Body::Reveal(_)
+            | Body::Complaint(_)
+            | Body::Status(_)
+            | Body::Links(_) => {}
+        }
+    }
+
+    fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
+        let now = self.clock.now();
         if let Some(m) = self.manifests.get(&body.manifest) {
-            self.sums_exact &= self.replayed(m) == Some(body.state);
+            let redundancy = self.spec.schedule.redundancy;
+            let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
+            self.record.on_close(now, &body, m, redundancy, alive);
+            let mean = theory::mean(m, &self.deltas, self.spec.wire, self.scenario.segment);
+            let right = mean.map(|mean| host::apply(m.parent, &mean).state);
+            if right != Some(body.state) {
+                self.record.sum_differs(m.round.0);
+            }
+            if m.view.0 == 0 {
+                let sent: Vec<u64> = self.hosts.iter().map(|h| h.round_bytes).collect();
+                let ratio = theory::bytes_ratio(m, self.spec.wire, self.scenario.elements, &sent);
+                let away = |r: f64| (r - 1.0).abs();
+                self.bytes_ratio = match (self.bytes_ratio, ratio) {
+                    (Some(a), Some(b)) => Some(if away(b) > away(a) { b } else { a }),
+                    (a, b) => a.or(b),
+                };
+            }
             self.closes.push(ClosedRound {
                 round: body.round.0,
                 view: body.view.0,
                 summed: m.entries.iter().filter_map(|e| index_of(&e.member)).collect(),
                 signers: attests.len(),
+                grid: m.grid.map(|g| (g.rows, g.columns)),
             });
         }
         body.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
         if let Some(m) = signed(&orchestrator_peer(), Body::Close(body), attests) {
-            self.gossip(None, &m);
+            let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+            self.gossip(number, m);
         }
-    }
-
-    /// The state that the manifest's committed deltas give.
-    fn replayed(&self, manifest: &Manifest) -> Option<Hash32> {
-        let parts: Option<Vec<Part>> = manifest
-            .entries
-            .iter()
-            .map(|e| {
-                self.deltas.get(&e.cid).map(|d| Part {
-                    delta: d.3.clone(),
-                    weight: e.weight,
-                })
-            })
-            .collect();
-        let mean = replay(&parts?, self.spec.wire, self.segment)?;
-        Some(host::apply(manifest.parent, &mean).state)
     }
 
     /// To everyone, the sender included.
-    fn gossip(&mut self, from: Option<u32>, m: &Verified) {
-        for i in 0..self.hosts.len() as u32 {
-            let delay = if from == Some(i) { 0 } else { self.delay() };
-            self.member_in(delay, i, member::Event::Message(Box::new(m.clone())));
-        }
-        if from.is_some() {
-            let delay = self.delay();
-            self.push(
-                delay,
-                Due::Orchestrator(Box::new(orchestrator::Event::Message(Box::new(m.clone())))),
-            );
+    fn gossip(&mut self, from: u32, m: Verified) {
+        let wave = self.wires.gossip(self.clock.now(), from, m);
+        if let Some((at, _)) = wave.left.last() {
+            self.clock.push_at(*at, Due::Gossip(Box::new(wave)));
         }
     }
 
-    /// Over a sealed link: FIFO, at the uplink's bandwidth.
     fn link(&mut self, from: u32, to: &PeerBytes, bytes: u64, event: member::Event) {
-        let Some(to) = index_of(to) else { return };
-        let free = self.uplinks[from as usize].max(self.now);
-        let sent = free.plus(bytes / self.links.bytes_per_ms.max(1));
-        self.uplinks[from as usize] = sent;
-        let last = self.arrivals.get(&(from, to)).copied().unwrap_or_default();
-        let arrives = sent.plus(self.delay()).max(last);
-        self.arrivals.insert((from, to), arrives);
-        self.push(arrives.since(self.now), Due::Member(to, Box::new(event)));
+        if let Some(to) = index_of(to) {
+            let at = self.wires.send(self.clock.now(), from, to, bytes);
+            self.clock.push_at(at, Due::Member(to, Box::new(event)));
+        }
     }
 
-    fn delay(&mut self) -> u64 {
-        self.links.latency_ms + self.rng.random_range(0..=self.links.jitter_ms)
+    fn member_in(&mut self, us: u64, i: u32, event: member::Event) {
+        self.clock.push_in(us, Due::Member(i, Box::new(event)));
     }
 
-    fn member_in(&mut self, ms: u64, i: u32, event: member::Event) {
-        self.push(ms, Due::Member(i, Box::new(event)));
+    fn orchestrator_in(&mut self, us: u64, event: orchestrator::Event) {
+        self.clock.push_in(us, Due::Orchestrator(Box::new(event)));
     }
 
-    fn push(&mut self, ms: u64, due: Due) {
-        self.serial += 1;
-        self.queue.insert((self.now.plus(ms), self.serial), due);
-    }
-
-    pub(super) fn outcome(&self) -> Outcome {
-        let mut offences = self.offences.clone();
+    pub(super) fn outcome(self) -> Outcome {
+        let mut offences = self.offences;
         for h in &self.hosts {
             for (label, n) in &h.offences {
                 *offences.entry(label).or_default() += n;
             }
         }
+        let states = self.hosts.iter();
         Outcome {
             closed: self.orchestrator.held().closed,
-            states: self
-                .hosts
-                .iter()
+            states: states
                 .map(|h| h.machine.held().filter(|_| h.alive).map(|held| held.state))
                 .collect(),
-            closes: self.closes.clone(),
+            closes: self.closes,
             ring_bytes: self.hosts.iter().map(|h| h.ring_bytes).collect(),
-            virtual_ms: self.finished_at.unwrap_or(self.now).0,
+            bytes_ratio: self.bytes_ratio,
+            virtual_us: self.finished_at.unwrap_or(self.clock.now()),
             trace: self.trace.hash(),
-            sums_exact: self.sums_exact,
+            events: self.trace.events(),
+            deaths: self.deaths,
+            rounds: self.record.rounds,
+            broken: self.record.broken,
             offences,
         }
-    }
-}
-
-fn label(event: &member::Event) -> String {
-    match event {
-        member::Event::Message(m) => format!("{:?} from {}", m.body.kind(), m.sender),
-        member::Event::Segment { from, header, .. } => format!("segment from {from} {header:?}"),
-        member::Event::Synced(_) => "synced".into(),
-        member::Event::FetchFailed(_) => "fetch failed".into(),
-        member::Event::Trained { .. } => "trained".into(),
-        member::Event::TrainFailed { .. } => "training failed".into(),
-        member::Event::CommitBuilt { .. } => "commit built".into(),
-        member::Event::Replica { from, .. } => format!("replica from {from}"),
-        member::Event::LinkOffence { from, .. } => format!("link offence by {from}"),
-        member::Event::PeerLost(p) => format!("{p} lost"),
-        member::Event::Applied { .. } => "applied".into(),
-        member::Event::Tick => "tick".into(),
     }
 }

@@ -1,0 +1,65 @@
+//! What a round must come to: the exact mean, and the bytes.
+
+use super::host::Deltas;
+use crate::ids::Rank;
+use crate::job::spec::Wire;
+use crate::message::Manifest;
+use crate::quant::ring_payload_bytes;
+use crate::ring::{Layout, Part, replay_in};
+
+/// The mean of a manifest's committed deltas. At f32 they are integers and so are their sums: it is computed here in whole
+/// numbers, by no code of the ring. Otherwise it is the replay.
+pub(super) fn mean(m: &Manifest, deltas: &Deltas, wire: Wire, segment: usize) -> Option<Vec<f32>> {
+    match wire {
+        Wire::F32 => integer_mean(m, deltas),
+        Wire::Q8 => {
+            let parts: Option<Vec<Part>> = m
+                .entries
+                .iter()
+                .map(|e| {
+                    deltas.get(&e.cid).map(|d| Part {
+                        delta: d.3.clone(),
+                        weight: e.weight,
+                    })
+                })
+                .collect();
+            replay_in(layout(m)?, &parts?, wire, segment)
+        }
+    }
+}
+
+fn integer_mean(m: &Manifest, deltas: &Deltas) -> Option<Vec<f32>> {
+    let elements = deltas.get(&m.entries.first()?.cid)?.3.len();
+    let mut sum = vec![0i64; elements];
+    for e in &m.entries {
+        let delta = &deltas.get(&e.cid)?.3;
+        let weight = i64::try_from(e.weight).ok()?;
+        sum.iter_mut()
+            .zip(delta)
+            .for_each(|(s, d)| *s += *d as i64 * weight);
+    }
+    let total: u64 = m.entries.iter().map(|e| e.weight).sum();
+    Some(sum.into_iter().map(|s| s as f32 / total as f32).collect())
+}
+
+/// The payload of the contributor that is farthest from theory, over theory: 2(N−1)/N·L·4 at f32, the exact sum of the
+/// packed hops at q8 in a ring. `None` where there is none to compare with (one member; q8 in a grid).
+pub(super) fn bytes_ratio(m: &Manifest, wire: Wire, elements: usize, sent: &[u64]) -> Option<f64> {
+    let n = u32::try_from(m.entries.len()).ok()?;
+    let want = |rank: u32| match (wire, m.grid) {
+        (Wire::F32, _) => Some(2.0 * f64::from(n - 1) / f64::from(n) * elements as f64 * 4.0),
+        (Wire::Q8, None) => Some(ring_payload_bytes(wire, n, elements, Rank(rank)) as f64),
+        (Wire::Q8, Some(_)) => None,
+    };
+    (0u32..)
+        .zip(&m.entries)
+        .filter_map(|(rank, e)| {
+            let sent = *sent.get(super::index_of(&e.member)? as usize)? as f64;
+            Some(sent / want(rank).filter(|w| *w > 0.0)?)
+        })
+        .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
+}
+
+fn layout(m: &Manifest) -> Option<Layout> {
+    Layout::new(u32::try_from(m.entries.len()).ok()?, m.grid)
+}

@@ -1,0 +1,110 @@
+//! The scenario files of the test network: each names the invariant that must hold in it.
+#![cfg(feature = "sim")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of a test fail by panicking and say what they saw"
+)]
+
+use gym_protocol::sim::{Outcome, Scenario, parse, run};
+use std::path::PathBuf;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../testnet/scenarios")
+}
+
+fn load(name: &str) -> (Scenario, Vec<String>, Outcome) {
+    let text = std::fs::read_to_string(folder().join(format!("{name}.toml"))).unwrap();
+    let (scenario, invariant) = parse(&text).unwrap();
+    let began = std::time::Instant::now();
+    let outcome = run(&scenario).unwrap();
+    let broken = invariant.broken(&scenario, &outcome);
+    println!(
+        "{name}: seed {}, {:?}; {} closed in {:.1} s of virtual time, bytes {:?}, {} events, {} deaths, {:.1} s; grid {:?}; views {:?} of {} tries; {}",
+        scenario.seed,
+        invariant,
+        outcome.closed,
+        outcome.virtual_us as f64 / 1e6,
+        outcome.bytes_ratio,
+        outcome.events,
+        outcome.deaths,
+        began.elapsed().as_secs_f64(),
+        outcome.closes.first().and_then(|c| c.grid),
+        outcome
+            .closes
+            .iter()
+            .map(|c| (c.view, c.summed.len(), c.signers))
+            .collect::<Vec<_>>(),
+        outcome.rounds.len(),
+        outcome.trace,
+    );
+    (scenario, broken, outcome)
+}
+
+fn holds(name: &str) -> Outcome {
+    let (scenario, broken, outcome) = load(name);
+    assert!(broken.is_empty(), "seed {}: {broken:#?}", scenario.seed);
+    assert!(
+        outcome.sum_exact(),
+        "seed {}: {:?}",
+        scenario.seed,
+        outcome.broken.sum
+    );
+    outcome
+}
+
+macro_rules! scenarios {
+    ($($test:ident: $name:literal;)*) => {
+        $(#[test]
+        fn $test() {
+            holds($name);
+        })*
+
+        const NAMES: &[&str] = &[$($name),*];
+    };
+}
+
+scenarios! {
+    three_members_sum_exactly: "ring-3";
+    thirty_members_send_what_theory_says: "ring-30";
+    three_hundred_members_send_what_theory_says: "ring-300";
+    slow_a_thousand_members_sum_exactly: "ring-1000";
+    slow_a_thousand_members_in_one_ring_send_what_theory_says: "ring-1000-flat";
+    a_grid_with_missing_slots_is_exact: "grid-missing";
+    lost_packets_leave_one_state: "loss";
+    no_commit_is_lost_when_members_are: "churn";
+    three_hundred_members_that_come_and_go_are_not_stuck: "churn-300";
+    the_dead_and_the_silent_of_a_grid_are_in_the_sum: "dead-in-grid";
+    a_measured_order_leaves_the_sum: "order";
+}
+
+#[test]
+fn every_file_is_played() {
+    let mut found: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| {
+            entry
+                .unwrap()
+                .path()
+                .file_stem()
+                .unwrap()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    found.sort();
+    let mut names: Vec<String> = NAMES.iter().map(|n| (*n).to_owned()).collect();
+    names.sort();
+    assert_eq!(found, names);
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let (scenario, _, outcome) = load("dead-in-grid");
+    assert_eq!(run(&scenario).unwrap(), outcome);
+    let other = Scenario {
+        seed: scenario.seed + 1,
+        ..scenario
+    };
+    assert_ne!(run(&other).unwrap().trace, outcome.trace);
+}
