@@ -31,6 +31,11 @@ impl Contribution {
         }
     }
 
+    /// Δ and its weight.
+    pub(super) fn into_parts(self) -> (Vec<f32>, f32) {
+        (self.delta, self.weight)
+    }
+
     /// Elements.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -516,7 +516,6 @@ impl Ring {
 }
 
 /// A partial sum.
-#[derive(Clone, Debug)]
 enum Sum {
     Float(Vec<f32>),
     Int(Vec<i32>),
@@ -535,23 +534,6 @@ impl Sum {
                 Self::Int(a)
             }
             (other, _) => other,
-        }
-    }
-
-    /// Part of it.
-    fn slice(&self, range: std::ops::Range<usize>) -> Self {
-        match self {
-            Self::Float(v) => Self::Float(v[range].to_vec()),
-            Self::Int(v) => Self::Int(v[range].to_vec()),
-        }
-    }
-
-    /// Puts a part in its place.
-    fn put(&mut self, start: usize, part: &Self) {
-        match (self, part) {
-            (Self::Float(v), Self::Float(p)) => v[start..start + p.len()].copy_from_slice(p),
-            (Self::Int(v), Self::Int(p)) => v[start..start + p.len()].copy_from_slice(p),
-            (_, _) => {}
         }
     }
 }

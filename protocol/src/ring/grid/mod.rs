@@ -6,17 +6,18 @@
 //! the row chunk's start. At f32 the sum of a chunk is its rows' sums, each in row order from slot c on, added in column
 //! order from row k on for piece k.
 
-use super::{
-    Contribution, Grid, Plan, Reduced, RingError, Schedule, Segment, Sum, decode_maxima, f32_bytes,
-    f32_values,
-};
+mod shape;
+mod sum;
+
+use super::{Axis, Contribution, Grid, Plan, Reduced, RingError, Segment};
 use crate::job::spec::Wire;
 use crate::message::Phase;
-use crate::pack::{self, PackError};
+use crate::pack;
 use crate::quant::{self, BLOCK, Q8};
-use crate::ring::Axis;
+use shape::Shape;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use sum::{Sum, bad_value, f32_bytes, finite, read_f32, read_maxima};
 
 const PHASES_F32: &[Phase] = &[
     Phase::ScatterReduce,
@@ -41,7 +42,8 @@ pub struct GridRing {
     shape: Shape,
     wire: Wire,
     total_weight: u64,
-    own: Contribution,
+    delta: Vec<f32>,
+    weight: f32,
     /// Block maxima joined so far, and block scales once joined over the whole grid, by row chunk (q8).
     maxima: Vec<Vec<f32>>,
     scales: Vec<Option<Vec<f32>>>,
@@ -72,6 +74,7 @@ impl GridRing {
     pub fn new(plan: Plan, grid: Grid, slot: u32, own: Contribution) -> Self {
         let shape = Shape::new(plan, grid, slot);
         let (row, owned) = (shape.row, shape.owned);
+        let (delta, weight) = own.into_parts();
         let phases = match plan.wire {
             Wire::F32 => PHASES_F32,
             Wire::Q8 => PHASES_Q8,
@@ -79,17 +82,14 @@ impl GridRing {
         let maxima = (0..grid.columns)
             .map(|c| match plan.wire {
                 Wire::F32 => Vec::new(),
-                Wire::Q8 => own.absmax(row.chunk(c)),
+                Wire::Q8 => quant::block_absmax(&delta[row.chunk(c)], weight),
             })
             .collect();
         let len = row.chunk(owned).len();
         Self {
             maxima,
             scales: vec![None; grid.columns as usize],
-            row_sum: match plan.wire {
-                Wire::F32 => Sum::Float(vec![0.0; len]),
-                Wire::Q8 => Sum::Int(vec![0; len]),
-            },
+            row_sum: Sum::zeros(plan.wire, len),
             mean: vec![0.0; plan.elements],
             encoded: Q8 {
                 integers: vec![0; if plan.wire == Wire::Q8 { len } else { 0 }],
@@ -113,7 +113,8 @@ impl GridRing {
             missing: phases.iter().map(|p| shape.expected(*p)).sum(),
             wire: plan.wire,
             total_weight: plan.total_weight,
-            own,
+            delta,
+            weight,
             shape,
         }
     }
@@ -146,8 +147,21 @@ impl GridRing {
     pub fn finish(&self) -> Option<Reduced> {
         (self.missing == 0 && self.early.is_empty()).then(|| Reduced {
             mean: self.mean.clone(),
-            residual: self.own.residual(self.wire, &self.shape.row, &self.scales),
+            residual: self.residual(),
         })
+    }
+
+    /// What rounding left over under the joined scales; zeros for f32.
+    fn residual(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.delta.len()];
+        for (c, scales) in (0u32..).zip(&self.scales) {
+            let Some(scales) = scales else { continue };
+            let chunk = self.shape.row.chunk(c);
+            let delta = &self.delta[chunk.clone()];
+            let integers = quant::quantise(delta, self.weight, scales);
+            out[chunk].copy_from_slice(&quant::residual(delta, self.weight, &integers, scales));
+        }
+        out
     }
 
     /// The line whose segments it waits for: the first stage that is not over says it.
@@ -254,7 +268,7 @@ impl GridRing {
     }
 
     fn take_scale_reduce(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let theirs = decode_maxima(s)?;
+        let theirs = read_maxima(s)?;
         let (chunk, range) = self.shape.blocks(s);
         quant::max_in_place(&mut self.maxima[chunk as usize][range], &theirs);
         if s.step < self.shape.last_step(s.phase) {
@@ -272,7 +286,7 @@ impl GridRing {
     }
 
     fn take_scale_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let joined = decode_maxima(&s)?;
+        let joined = read_maxima(&s)?;
         let (chunk, range) = self.shape.blocks(&s);
         self.maxima[chunk as usize][range].copy_from_slice(&joined);
         let (phase, step) = (s.phase, s.step);
@@ -322,10 +336,15 @@ impl GridRing {
         let start = self.shape.row.chunk(chunk).start;
         let flat = start + range.start..start + range.end;
         match self.wire {
-            Wire::F32 => Sum::Float(self.own.weighted(flat)),
-            Wire::Q8 => Sum::Int(quant::widen(
-                &self.own.integers(flat, self.block_scales(chunk, &range)),
-            )),
+            Wire::F32 => Sum::Float(quant::weigh(&self.delta[flat], self.weight)),
+            Wire::Q8 => {
+                let scales = self.block_scales(chunk, &range);
+                Sum::Int(quant::widen(&quant::quantise(
+                    &self.delta[flat],
+                    self.weight,
+                    scales,
+                )))
+            }
         }
     }
 
@@ -338,7 +357,7 @@ impl GridRing {
 
     fn take_row_sum(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
         let own = self.own_part(s.chunk, s.segment);
-        let sum = self.decode_sum(s)?.plus(&own);
+        let sum = self.read_sum(s)?.plus(&own);
         if s.step < self.shape.last_step(s.phase) {
             out.push(self.sum_segment(s.phase, s.step + 1, s.chunk, s.segment, &sum));
             return Ok(());
@@ -360,7 +379,7 @@ impl GridRing {
     fn take_column_sum(&mut self, s: &Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
         let range = self.shape.range(s.phase, s.chunk, s.segment);
         let own = self.row_sum.slice(range.clone());
-        let sum = self.decode_sum(s)?.plus(&own);
+        let sum = self.read_sum(s)?.plus(&own);
         if s.step < self.shape.last_step(s.phase) {
             out.push(self.sum_segment(s.phase, s.step + 1, s.chunk, s.segment, &sum));
             return Ok(());
@@ -405,27 +424,19 @@ impl GridRing {
     fn take_mean(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
         let (phase, step, segment) = (s.phase, s.step, s.segment);
         let range = self.shape.range(phase, s.chunk, segment);
-        let bad = |element| RingError::Value {
-            phase,
-            step,
-            segment,
-            element,
-        };
         let in_column = phase == Phase::ColumnAllGather;
         let chunk = if in_column { self.shape.owned } else { s.chunk };
         let values = match self.wire {
-            Wire::F32 => f32_values(&s.payload),
+            Wire::F32 => read_f32(&s.payload),
             Wire::Q8 => {
-                let q8 = Q8::from_bytes(&s.payload, range.len()).map_err(|_| bad(0))?;
+                let q8 = Q8::from_bytes(&s.payload, range.len()).map_err(|_| bad_value(&s, 0))?;
                 if in_column {
                     self.keep_encoded(&range, &q8);
                 }
                 q8.decode()
             }
         };
-        if let Some(element) = values.iter().position(|v| !v.is_finite()) {
-            return Err(bad(element));
-        }
+        let values = finite(&s, values)?;
         self.put_mean(chunk, &range, &values);
         if step < self.shape.last_step(phase) {
             out.push(Segment { step: step + 1, ..s });
@@ -469,42 +480,18 @@ impl GridRing {
         self.mean[start + range.start..start + range.end].copy_from_slice(values);
     }
 
-    fn decode_sum(&self, s: &Segment) -> Result<Sum, RingError> {
-        let bad = |element| RingError::Value {
-            phase: s.phase,
-            step: s.step,
-            segment: s.segment,
-            element,
-        };
+    fn read_sum(&self, s: &Segment) -> Result<Sum, RingError> {
         let units = self.shape.range(s.phase, s.chunk, s.segment).len();
-        match self.wire {
-            Wire::F32 => {
-                let values = f32_values(&s.payload);
-                match values.iter().position(|v| !v.is_finite()) {
-                    Some(element) => Err(bad(element)),
-                    None => Ok(Sum::Float(values)),
-                }
-            }
-            Wire::Q8 => pack::unpack(&s.payload, self.shape.contributions(s.phase, s.step), units)
-                .map(Sum::Int)
-                .map_err(|e| match e {
-                    PackError::Range { element, .. } => bad(element),
-                    PackError::Length { .. } | PackError::Padding => bad(units),
-                }),
-        }
+        Sum::read(self.wire, s, self.shape.contributions(s.phase, s.step), units)
     }
 
     fn sum_segment(&self, phase: Phase, step: u32, chunk: u32, segment: u32, sum: &Sum) -> Segment {
-        let payload = match sum {
-            Sum::Float(v) => f32_bytes(v),
-            Sum::Int(v) => pack::pack(v, self.shape.contributions(phase, step)),
-        };
         Segment {
             phase,
             step,
             chunk,
             segment,
-            payload,
+            payload: sum.payload(self.shape.contributions(phase, step)),
         }
     }
 
@@ -525,126 +512,5 @@ impl GridRing {
         let (row_chunk, range) = self.shape.blocks(&s);
         s.payload = f32_bytes(&self.maxima[row_chunk as usize][range]);
         out.push(s);
-    }
-}
-
-/// The place of one slot, and the schedules of its row and its column.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    grid: Grid,
-    row: Schedule,
-    row_index: u32,
-    column: u32,
-    /// The row chunk that this slot owns after the row's scatter-reduce.
-    owned: u32,
-}
-
-impl Shape {
-    fn new(plan: Plan, grid: Grid, slot: u32) -> Self {
-        let column = slot % grid.columns;
-        let row = Schedule {
-            slots: grid.columns,
-            elements: plan.elements,
-            // Whole blocks, so that a segment has its own scales.
-            segment: (plan.segment / BLOCK).max(1) * BLOCK,
-        };
-        Self {
-            grid,
-            row,
-            row_index: slot / grid.columns,
-            column,
-            owned: row.owned(column),
-        }
-    }
-
-    /// A ring as long as the phase's line; only its turns are used for columns.
-    fn line(&self, phase: Phase) -> (Schedule, u32) {
-        match phase.axis() {
-            Axis::Row => (self.row, self.column),
-            Axis::Column => (
-                Schedule {
-                    slots: self.grid.rows,
-                    ..self.row
-                },
-                self.row_index,
-            ),
-        }
-    }
-
-    fn last_step(&self, phase: Phase) -> u32 {
-        self.line(phase).0.last_step()
-    }
-
-    /// The chunk, or piece, that the slot before sends at `step`.
-    fn received(&self, phase: Phase, step: u32) -> u32 {
-        let (schedule, position) = self.line(phase);
-        schedule.received(phase, position, step)
-    }
-
-    /// Contributions in a sum that travels at `step`, missing slots counted.
-    fn contributions(&self, phase: Phase, step: u32) -> u32 {
-        match phase.axis() {
-            Axis::Row => step + 1,
-            Axis::Column => (step + 1).saturating_mul(self.grid.columns),
-        }
-    }
-
-    /// What travels in `phase` for a row chunk, as a range of it, or for a piece, as a range of the owned chunk: elements
-    /// or blocks.
-    fn units(&self, phase: Phase, chunk: u32) -> Range<usize> {
-        match phase {
-            Phase::ScaleReduce | Phase::ScaleGather | Phase::ScatterReduce | Phase::AllGather => {
-                0..self.row.units(phase, chunk)
-            }
-            Phase::ColumnScaleReduce | Phase::ColumnScaleGather => self.piece(chunk),
-            Phase::ColumnScatterReduce | Phase::ColumnAllGather => {
-                let (len, blocks) = (self.row.chunk(self.owned).len(), self.piece(chunk));
-                (blocks.start * BLOCK).min(len)..(blocks.end * BLOCK).min(len)
-            }
-        }
-    }
-
-    /// Blocks of piece `k`.
-    fn piece(&self, k: u32) -> Range<usize> {
-        let blocks = quant::blocks(self.row.chunk(self.owned).len());
-        quant::chunk_range(crate::ids::ChunkIndex(k), self.grid.rows, blocks)
-    }
-
-    fn segments(&self, phase: Phase, chunk: u32) -> u32 {
-        let segments = self.units(phase, chunk).len().div_ceil(self.row.segment);
-        u32::try_from(segments).unwrap_or(u32::MAX)
-    }
-
-    /// The units of a segment, in the coordinates of [`Self::units`].
-    fn range(&self, phase: Phase, chunk: u32, segment: u32) -> Range<usize> {
-        let units = self.units(phase, chunk);
-        let at = |g: usize| {
-            units
-                .start
-                .saturating_add(g.saturating_mul(self.row.segment))
-                .min(units.end)
-        };
-        at(segment as usize)..at((segment as usize).saturating_add(1))
-    }
-
-    /// The row chunk whose maxima a segment of the scale phases holds, and which of its blocks.
-    fn blocks(&self, s: &Segment) -> (u32, Range<usize>) {
-        let range = self.range(s.phase, s.chunk, s.segment);
-        match s.phase.axis() {
-            Axis::Row => (s.chunk, range),
-            Axis::Column => (self.owned, range),
-        }
-    }
-
-    /// Segments that this slot receives in a phase.
-    fn expected(&self, phase: Phase) -> usize {
-        (0..=self.last_step(phase))
-            .map(|step| self.segments(phase, self.received(phase, step)) as usize)
-            .sum()
-    }
-
-    /// Segments of all pieces of the owned chunk.
-    fn piece_segments(&self, phase: Phase) -> u32 {
-        (0..self.grid.rows).map(|k| self.segments(phase, k)).sum()
     }
 }
