@@ -1,8 +1,9 @@
 //! A frozen linear layer by name.
 
+use super::precision::wide;
 use crate::lora::Lora;
 use crate::ops::{self, Frozen};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// y = x·Wᵀ + bias, and the adapter's term when an adapter names this layer.
 #[derive(Clone, Debug)]
@@ -42,6 +43,16 @@ impl Linear {
             AdapterTerm::Merged => None,
         };
         ops::linear(x, &self.weight, self.bias.as_ref(), adapter)
+    }
+
+    /// The same in the numbers of `x`, as [`exact`](super::precision::exact) gives them. Weights of four bits are no
+    /// reason for more digits than f32's.
+    pub(crate) fn exact(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
+        let dtype = x.dtype();
+        match &self.weight {
+            Frozen::Nf4(_) if dtype == DType::F64 => self.forward(wide(x), lora).cast(dtype),
+            Frozen::Dense(_) | Frozen::Nf4(_) => self.forward(x, lora),
+        }
     }
 
     /// The same layer for rollouts with `lora`: its term in the weight where the weight can take it.

@@ -33,7 +33,7 @@ pub use layout::{Role, TensorSpec};
 pub(crate) use names::{StoredAt, stored_at};
 pub use packed::{Packed, Segment};
 pub use precision::{Loading, Precision};
-pub(crate) use precision::{narrow, wide};
+pub(crate) use precision::{exact, narrow, wide};
 pub use routing::{Routes, RoutesError, Routing};
 pub use save::SaveError;
 pub(crate) use save::{write_atomically, write_json, write_tensors};
@@ -46,7 +46,7 @@ use crate::lora::Lora;
 use crate::ops::{self, Frozen};
 use crate::quant::{QuantError, Quantisation};
 use attention::Attention;
-use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Gradients, Int, Tensor, TensorData};
 use delta_net::{DeltaNet, Sequences};
 use experts::Experts;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
@@ -487,10 +487,20 @@ impl Block {
         routing: LayerRouting<'_>,
     ) -> Tensor<2> {
         // The residual stream stays in f32: rounding it to bf16 at every layer would be the largest error of all.
-        let normed = narrow(self.mixer_norm.forward(x.clone()), pass.dtype);
         let mixed = match &self.mixer {
-            MixerLayer::Attention(attention) => attention.forward(normed, pass, lora, state),
-            MixerLayer::DeltaNet(net) => net.forward(normed, pass, lora, state),
+            MixerLayer::Attention(attention) => {
+                let normed = narrow(self.mixer_norm.forward(x.clone()), pass.dtype);
+                attention.forward(normed, pass, lora, state)
+            }
+            MixerLayer::DeltaNet(net) => {
+                let normed = self.mixer_norm.exact(exact(x.clone()));
+                let normed = if pass.dtype == DType::F32 {
+                    normed
+                } else {
+                    narrow(normed, pass.dtype)
+                };
+                net.forward(normed, pass, lora, state)
+            }
         };
         let x = x + wide(mixed);
         let normed = self.mlp_norm.forward(x.clone());

@@ -2,7 +2,7 @@
 
 use super::config::NormKind;
 use crate::ops;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// See [`ops::rms_norm`].
 #[derive(Clone, Debug)]
@@ -19,23 +19,30 @@ impl RmsNorm {
 
     /// `x` and the result: [.., H].
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        ops::rms_norm(x, self.factor(), self.eps)
+        ops::rms_norm(x, self.factor(DType::F32), self.eps)
+    }
+
+    /// The same in the numbers of `x`, as the delta rule's.
+    pub(crate) fn exact<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let factor = self.factor(x.dtype());
+        ops::rms_norm(x, factor, self.eps)
     }
 
     /// The same over each head, for [`ops::place`].
     pub(crate) fn by_head(&self) -> ops::HeadNorm {
         ops::HeadNorm {
-            weight: self.factor(),
+            weight: self.factor(DType::F32),
             eps: self.eps,
         }
     }
 
-    /// What the normed values are multiplied by.
-    fn factor(&self) -> Tensor<1> {
+    /// What the normed values are multiplied by, in numbers of `dtype`.
+    fn factor(&self, dtype: DType) -> Tensor<1> {
+        let weight = self.weight.clone().cast(dtype);
         match self.kind {
-            NormKind::Plain => self.weight.clone(),
+            NormKind::Plain => weight,
             // Added here and not once for all: the weight may be a leaf of a graph that each pass makes anew.
-            NormKind::ZeroCentred => self.weight.clone().add_scalar(1.0),
+            NormKind::ZeroCentred => weight.add_scalar(1.0),
         }
     }
 }

@@ -77,6 +77,13 @@ pub(crate) fn mixing_dtype(x: &Tensor<2>) -> DType {
     }
 }
 
+/// In the numbers of the delta rule: f64 on the CPU, f32 elsewhere. A decay is the exponential of a difference of
+/// sums, and a norm over what little a head reads magnifies its error: f32 loses three digits on some weights.
+pub(crate) fn exact<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    let host = x.device().inner() == Device::flex();
+    x.cast(if host { FloatDType::F64 } else { FloatDType::F32 })
+}
+
 /// In f32, for a reduction.
 pub(crate) fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)

@@ -1,7 +1,7 @@
 //! The gated delta rule over chunks (Yang et al. 2024, "Parallelizing Linear Transformers with the Delta Rule"):
 //! within a chunk products of matrices, from chunk to chunk the state.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 /// Tokens of a chunk. Always this many, so that a sequence's numbers do not depend on its neighbours' lengths.
 pub(super) const CHUNK: usize = 32;
@@ -34,14 +34,14 @@ pub(super) fn scan(chunks: Chunks, start: Tensor<4>) -> (Tensor<3>, Tensor<4>) {
     } = chunks;
     let [rows, heads, key_dim, value_dim] = start.dims();
     let count = q.dims()[1];
-    let device = q.device();
-    let sums = triangle(&device, 0, 1.0, 0.0).matmul(log_decay);
+    let at = (q.device(), q.dtype());
+    let sums = triangle(&at, 0, 1.0, 0.0).matmul(log_decay);
     let apart = sums.clone() - sums.clone().swap_dims(2, 3);
     // Above the diagonal the difference may overflow exp: hidden before, not after.
-    let decay = (apart + triangle(&device, 0, 0.0, -1e30)).exp();
+    let decay = (apart + triangle(&at, 0, 0.0, -1e30)).exp();
     let stepped = k.clone() * beta.clone();
     let products = stepped.clone().matmul(k.clone().swap_dims(2, 3)) * decay.clone();
-    let inverse = inverse(products * triangle(&device, 1, 1.0, 0.0));
+    let inverse = inverse(products * triangle(&at, 1, 1.0, 0.0));
     let grown = sums.clone().exp();
     let u = inverse.clone().matmul(v * beta);
     let w = inverse.matmul(stepped * grown.clone());
@@ -53,10 +53,10 @@ pub(super) fn scan(chunks: Chunks, start: Tensor<4>) -> (Tensor<3>, Tensor<4>) {
     let mut state = start.reshape([rows * heads, key_dim, value_dim]);
     let mut reads = Vec::with_capacity(count);
     for chunk in 0..count {
-        let at = |t: &Tensor<4>| -> Tensor<3> { t.clone().narrow(1, chunk, 1).squeeze_dim(1) };
-        let new = at(&u) - at(&w).matmul(state.clone());
-        reads.push(at(&q).matmul(state.clone()) + at(&scores).matmul(new.clone()));
-        state = state * at(&shrink) + at(&k).swap_dims(1, 2).matmul(new);
+        let here = |t: &Tensor<4>| -> Tensor<3> { t.clone().narrow(1, chunk, 1).squeeze_dim(1) };
+        let new = here(&u) - here(&w).matmul(state.clone());
+        reads.push(here(&q).matmul(state.clone()) + here(&scores).matmul(new.clone()));
+        state = state * here(&shrink) + here(&k).swap_dims(1, 2).matmul(new);
     }
     let width = count * CHUNK;
     let read = Tensor::cat(reads, 1)
@@ -69,12 +69,12 @@ pub(super) fn scan(chunks: Chunks, start: Tensor<4>) -> (Tensor<3>, Tensor<4>) {
 /// (I + L)⁻¹ of strictly lower triangular L [.., CHUNK, CHUNK], by halves: the inverse of [[P, 0], [Q, R]] is
 /// [[P⁻¹, 0], [−R⁻¹QP⁻¹, R⁻¹]], from blocks of one place up. As exact as substitution, in log₂ CHUNK steps.
 fn inverse(lower: Tensor<4>) -> Tensor<4> {
-    let device = lower.device();
-    let mut inverse = blocks(&device, |i, j| i == j);
+    let at = (lower.device(), lower.dtype());
+    let mut inverse = blocks(&at, |i, j| i == j);
     let mut size = 1;
     while size < CHUNK {
         let corner = |i: usize, j: usize| i / (2 * size) == j / (2 * size) && i / size > j / size;
-        let corner = lower.clone() * blocks(&device, corner);
+        let corner = lower.clone() * blocks(&at, corner);
         inverse = inverse.clone() - inverse.clone().matmul(corner).matmul(inverse);
         size *= 2;
     }
@@ -82,17 +82,18 @@ fn inverse(lower: Tensor<4>) -> Tensor<4> {
 }
 
 /// `within` where j + below ≤ i, `beyond` elsewhere: [1, 1, CHUNK, CHUNK].
-fn triangle(device: &Device, below: usize, within: f32, beyond: f32) -> Tensor<4> {
-    square(device, |i, j| if j + below <= i { within } else { beyond })
+fn triangle(at: &(Device, DType), below: usize, within: f32, beyond: f32) -> Tensor<4> {
+    square(at, |i, j| if j + below <= i { within } else { beyond })
 }
 
-fn blocks(device: &Device, inside: impl Fn(usize, usize) -> bool) -> Tensor<4> {
-    square(device, |i, j| f32::from(u8::from(inside(i, j))))
+fn blocks(at: &(Device, DType), inside: impl Fn(usize, usize) -> bool) -> Tensor<4> {
+    square(at, |i, j| f32::from(u8::from(inside(i, j))))
 }
 
-fn square(device: &Device, value: impl Fn(usize, usize) -> f32) -> Tensor<4> {
+fn square((device, dtype): &(Device, DType), value: impl Fn(usize, usize) -> f32) -> Tensor<4> {
     let values: Vec<f32> = (0..CHUNK * CHUNK)
         .map(|at| value(at / CHUNK, at % CHUNK))
         .collect();
-    Tensor::from_data(TensorData::new(values, [1, 1, CHUNK, CHUNK]), device)
+    let values = TensorData::new(values, [1, 1, CHUNK, CHUNK]);
+    Tensor::from_data(values, (device, *dtype))
 }

@@ -13,7 +13,7 @@ use super::config::DeltaNetConfig;
 use super::linear::Linear;
 use super::norm::RmsNorm;
 use super::pass::{Pass, State};
-use super::precision::{narrow, wide};
+use super::precision::{exact, narrow};
 use crate::lora::Lora;
 use burn::tensor::{Device, Tensor, activation};
 
@@ -104,9 +104,8 @@ impl DeltaNet {
             }
         };
         let [tokens, width] = z.dims();
-        let normed = self.norm.forward(read).reshape([tokens, width]);
-        self.out
-            .forward(narrow(normed * activation::silu(z), dtype), lora)
+        let normed = self.norm.exact(read).reshape([tokens, width]);
+        self.out.exact(narrow(normed * activation::silu(z), dtype), lora)
     }
 
     fn project(&self, x: Tensor<2>, lora: Option<&Lora>) -> Projected {
@@ -119,8 +118,8 @@ impl DeltaNet {
         } = self.config;
         let tokens = x.dims()[0];
         let group = value_heads / key_heads;
-        // From here to the output's projection in f32.
-        let qkvz = wide(self.qkvz.forward(x.clone(), lora));
+        // From here to the output's projection in more digits.
+        let qkvz = exact(self.qkvz.exact(x.clone(), lora));
         let qkvz = qkvz.reshape([tokens, key_heads, 2 * key_dim + 2 * group * value_dim]);
         let part = |start, width| {
             qkvz.clone()
@@ -133,10 +132,10 @@ impl DeltaNet {
             part(key_dim, key_dim),
             part(2 * key_dim, values),
         ];
-        let ba = wide(self.ba.forward(x, lora)).reshape([tokens, key_heads, 2 * group]);
+        let ba = exact(self.ba.exact(x, lora)).reshape([tokens, key_heads, 2 * group]);
         let half = |start| ba.clone().narrow(2, start, group).reshape([tokens, value_heads]);
-        let rate = self.a_log.clone().exp().neg().unsqueeze::<2>();
-        let time = activation::softplus(half(group) + self.dt_bias.clone().unsqueeze::<2>(), 1.0);
+        let rate = exact(self.a_log.clone()).exp().neg().unsqueeze::<2>();
+        let time = activation::softplus(half(group) + exact(self.dt_bias.clone()).unsqueeze::<2>(), 1.0);
         Projected {
             mixed: Tensor::cat(mixed.to_vec(), 1),
             z: part(2 * key_dim + values, values),
@@ -153,7 +152,9 @@ impl DeltaNet {
         log_decay: Tensor<2>,
         sequences: &Sequences,
     ) -> (Tensor<3>, Tensor<4>) {
-        let mixed = self.split(activation::silu(sequences.convolve(mixed, &self.taps)));
+        let mixed = self.split(activation::silu(
+            sequences.convolve(mixed, &exact(self.taps.clone())),
+        ));
         sequences.scan(&mixed, beta, log_decay)
     }
 
@@ -171,7 +172,7 @@ impl DeltaNet {
         let rows = mixed.dims()[0];
         let window = Tensor::cat(vec![memory.inputs, mixed.unsqueeze_dim(1)], 1);
         let inputs = window.clone().narrow(1, 1, kernel - 1);
-        let convolved = window * self.taps.clone().transpose().unsqueeze_dim(0);
+        let convolved = window * exact(self.taps.clone()).transpose().unsqueeze_dim(0);
         let width = convolved.dims()[2];
         let convolved = convolved.sum_dim(1).reshape([rows, width]);
         let Mixed { q, k, v } = self.split(activation::silu(convolved));
@@ -193,8 +194,11 @@ impl DeltaNet {
         let config = &self.config;
         let state = [rows, config.value_heads, config.key_dim, config.value_dim];
         Memory {
-            inputs: Tensor::zeros([rows, config.kernel - 1, config.conv_width()], device),
-            state: Tensor::zeros(state, device),
+            inputs: exact(Tensor::zeros(
+                [rows, config.kernel - 1, config.conv_width()],
+                device,
+            )),
+            state: exact(Tensor::zeros(state, device)),
         }
     }
 

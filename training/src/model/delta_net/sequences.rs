@@ -138,14 +138,19 @@ impl Sequences {
             };
             let start = match (&first, &stage.continues) {
                 (Some(states), Some(rows)) => states.clone().select(0, rows.clone()),
-                _ => Tensor::zeros([stage.rows, heads, key_dim, value_dim], &self.device),
+                _ => Tensor::zeros(
+                    [stage.rows, heads, key_dim, value_dim],
+                    (&self.device, mixed.k.dtype()),
+                ),
             };
             let (read, state) = scan(chunks, start);
             reads.push(read);
             first.get_or_insert(state);
         }
         let read = Tensor::cat(reads, 0).select(0, self.places.clone());
-        let state = first.unwrap_or_else(|| Tensor::zeros([0, heads, key_dim, value_dim], &self.device));
+        let state = first.unwrap_or_else(|| {
+            Tensor::zeros([0, heads, key_dim, value_dim], (&self.device, mixed.k.dtype()))
+        });
         (read, state)
     }
 

@@ -1,12 +1,14 @@
 //! The layer's backward pass.
 
+use super::compose::as_held;
 use super::{LinearOps, Weight};
-use burn::backend::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, TensorMetadata};
+use burn::tensor::DType;
 
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
     fn plain_linear(x: FloatTensor<Self>, weight: Weight<Self>) -> FloatTensor<Self> {
@@ -19,6 +21,7 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
                 let state = LinearState {
                     x: weight_tracked.then(|| x.clone()),
                     weight: x_tracked.then(|| weight.clone()),
+                    held: weight.dtype(),
                 };
                 prep.finish(state, B::plain_linear(x, weight))
             }
@@ -61,6 +64,8 @@ struct LinearBackward;
 struct LinearState<B: LinearOps> {
     x: Option<FloatTensor<B>>,
     weight: Option<Weight<B>>,
+    /// What the weight is held in.
+    held: DType,
 }
 
 impl<B: LinearOps> Backward<B, 2> for LinearBackward {
@@ -70,7 +75,8 @@ impl<B: LinearOps> Backward<B, 2> for LinearBackward {
         let gradient = grads.consume::<B>(&ops.node);
         let [x_node, weight_node] = ops.parents;
         if let (Some(node), Some(x)) = (weight_node, ops.state.x) {
-            grads.register::<B>(node.id, B::scaled_product_over_rows(gradient.clone(), x, 1.0));
+            let by_weight = B::scaled_product_over_rows(gradient.clone(), x, 1.0);
+            grads.register::<B>(node.id, as_held::<B>(by_weight, ops.state.held));
         }
         if let (Some(node), Some(weight)) = (x_node, ops.state.weight) {
             grads.register::<B>(node.id, B::linear_by_input(gradient, weight));
@@ -105,18 +111,19 @@ impl<B: LinearOps> Backward<B, 4> for LoraBackward {
         } = ops.state;
         let gradient = grads.consume::<B>(&ops.node);
         let [x_node, weight_node, a_node, b_node] = ops.parents;
+        let (a_dtype, b_dtype) = (a.dtype(), b.dtype());
         let u = B::scaled_product(gradient.clone(), b, scale);
         if let Some(node) = weight_node {
-            grads.register::<B>(
-                node.id,
-                B::scaled_product_over_rows(gradient.clone(), x.clone(), 1.0),
-            );
+            let by_weight = B::scaled_product_over_rows(gradient.clone(), x.clone(), 1.0);
+            grads.register::<B>(node.id, as_held::<B>(by_weight, weight.dtype()));
         }
         if let Some(node) = a_node {
-            grads.register::<B>(node.id, B::scaled_product_over_rows(u.clone(), x, 1.0));
+            let by_a = B::scaled_product_over_rows(u.clone(), x, 1.0);
+            grads.register::<B>(node.id, as_held::<B>(by_a, a_dtype));
         }
         if let Some(node) = b_node {
-            grads.register::<B>(node.id, B::scaled_product_over_rows(gradient.clone(), h, scale));
+            let by_b = B::scaled_product_over_rows(gradient.clone(), h, scale);
+            grads.register::<B>(node.id, as_held::<B>(by_b, b_dtype));
         }
         if let Some(node) = x_node {
             grads.register::<B>(node.id, B::lora_by_input(gradient, weight, u, a));

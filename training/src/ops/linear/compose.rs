@@ -3,7 +3,7 @@
 use super::{Weight, nf4};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::FloatDType;
+use burn::tensor::{DType, FloatDType};
 
 pub(super) fn linear<B: Backend>(x: FloatTensor<B>, weight: Weight<B>) -> FloatTensor<B> {
     let values = dense::<B>(weight, &x);
@@ -53,28 +53,43 @@ pub(super) fn scaled_product_over_rows<B: Backend>(
     scaled_product::<B>(B::float_transpose(a), b, scale)
 }
 
-/// a·b, in f32 where one of them is: activations in bf16 with an adapter in f32.
+/// a·b in the wider of their numbers: an adapter in f32 with activations in bf16, or in f64.
 fn product<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
-    if a.dtype() == b.dtype() {
-        return B::float_matmul(a, b);
-    }
-    let wide = |t| B::float_cast(t, FloatDType::F32);
-    B::float_matmul(wide(a), wide(b))
+    let [a, b] = alike::<B>(a, b);
+    B::float_matmul(a, b)
 }
 
 /// a + b as `a` is held, rounded once.
 fn sum<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
     let dtype = a.dtype();
-    if dtype == b.dtype() {
-        return B::float_add(a, b);
+    let [a, b] = alike::<B>(a, b);
+    as_held::<B>(B::float_add(a, b), dtype)
+}
+
+/// Both in f64 where one is, in f32 where they differ otherwise.
+fn alike<B: Backend>(a: FloatTensor<B>, b: FloatTensor<B>) -> [FloatTensor<B>; 2] {
+    let both = [a.dtype(), b.dtype()];
+    let dtype = match both {
+        [one, other] if one == other => one,
+        _ if both.contains(&DType::F64) => DType::F64,
+        _ => DType::F32,
+    };
+    [a, b].map(|t| as_held::<B>(t, dtype))
+}
+
+/// `t` in numbers of `dtype`.
+pub(super) fn as_held<B: Backend>(t: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+    if t.dtype() == dtype {
+        return t;
     }
-    let wide = |t| B::float_cast(t, FloatDType::F32);
-    B::float_cast(B::float_add(wide(a), wide(b)), FloatDType::from(dtype))
+    B::float_cast(t, FloatDType::from(dtype))
 }
 
 /// The values of W for one product with `by`; a weight held otherwise is unpacked here, and dropped after it.
 fn dense<B: Backend>(weight: Weight<B>, by: &FloatTensor<B>) -> FloatTensor<B> {
     match weight {
+        // Wider than it is held only beside f64; the copy lasts as long as the product.
+        Weight::Dense(values) if by.dtype() == DType::F64 => as_held::<B>(values, DType::F64),
         Weight::Dense(values) => values,
         Weight::Nf4 {
             codes,
@@ -86,7 +101,7 @@ fn dense<B: Backend>(weight: Weight<B>, by: &FloatTensor<B>) -> FloatTensor<B> {
         } => {
             let scales = nf4::scales::<B>(scales, nested, group, offset);
             let values = nf4::values::<B>(codes, scales, shape);
-            B::float_cast(values, FloatDType::from(by.dtype()))
+            as_held::<B>(values, by.dtype())
         }
     }
 }

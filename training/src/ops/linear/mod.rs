@@ -14,7 +14,7 @@ mod tests;
 use crate::quant::Nf4Tensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// A and B of one layer with their scale alpha/r.
 #[derive(Clone, Debug)]
@@ -115,6 +115,14 @@ impl<B: Backend> Weight<B> {
         match self {
             Self::Dense(w) => w.shape().dims(),
             Self::Nf4 { shape, .. } => *shape,
+        }
+    }
+
+    /// Numbers of its values, or of its scales.
+    fn dtype(&self) -> DType {
+        match self {
+            Self::Dense(w) => w.dtype(),
+            Self::Nf4 { nested, .. } => nested.dtype(),
         }
     }
 

@@ -12,11 +12,12 @@ use super::graph::{Backend, Dispatch, Flex, FloatTensor, backend_extension, on_h
 use super::host::{Values, tensor};
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// y = w · x / √(mean(x²) + ε) over the last dimension. `x` and the result: [.., H]; `weight`: [H].
 pub(crate) fn rms_norm<const D: usize>(x: Tensor<D>, weight: Tensor<1>, eps: f64) -> Tensor<D> {
-    if on_host(&x) {
+    // The kernel is f32's.
+    if on_host(&x) && x.dtype() != DType::F64 {
         let y = Dispatch::root_mean_square(x.into_dispatch(), weight.into_dispatch(), eps);
         return Tensor::from_dispatch(y);
     }
