@@ -27,7 +27,7 @@ pub(crate) struct SharedExpert {
 }
 
 impl Experts {
-    /// `x` and the result: [N, H], in f32; the experts compute in `dtype`.
+    /// `x` and the result: [N, H], in f32 or f64; the experts compute in `dtype`.
     pub(crate) fn forward(
         &self,
         x: Tensor<2>,
@@ -35,7 +35,9 @@ impl Experts {
         lora: Option<&Lora>,
         mut routing: LayerRouting<'_>,
     ) -> Tensor<2> {
-        let logits = x.clone().matmul(self.router.clone().transpose());
+        let logits = x
+            .clone()
+            .matmul(narrow(self.router.clone(), x.dtype()).transpose());
         let chosen = match routing.replayed() {
             Some(chosen) => chosen.to_vec(),
             None => self.choose(&logits),
@@ -55,7 +57,7 @@ impl Experts {
     /// The k experts of each token, likeliest first, [N·k]. Equal logits go to the lower index.
     fn choose(&self, logits: &Tensor<2>) -> Vec<u32> {
         let ExpertsConfig { count, per_token, .. } = self.config;
-        let logits: Vec<f32> = logits.clone().inner().to_data().iter::<f32>().collect();
+        let logits: Vec<f64> = logits.clone().inner().to_data().iter::<f64>().collect();
         let mut chosen = Vec::with_capacity(logits.len() / count * per_token);
         let mut order: Vec<u32> = Vec::with_capacity(count);
         for row in logits.chunks_exact(count) {
@@ -87,7 +89,7 @@ impl Experts {
         }
     }
 
-    /// Runs each expert once, on the tokens that chose it: [N, H], in f32.
+    /// Runs each expert once, on the tokens that chose it: [N, H], in f32 or f64.
     fn mix(&self, x: Tensor<2>, weights: Tensor<2>, chosen: &[u32], lora: Option<&Lora>) -> Tensor<2> {
         let [tokens, hidden] = x.dims();
         let k = self.config.per_token;

@@ -1,6 +1,6 @@
 //! A frozen linear layer by name.
 
-use super::precision::wide;
+use super::precision::narrow;
 use crate::lora::Lora;
 use crate::ops::{self, Frozen};
 use burn::tensor::{DType, Tensor};
@@ -36,23 +36,19 @@ impl Linear {
         }
     }
 
-    /// `x` [N, in] to [N, out].
+    /// `x` [N, in] to [N, out], in the same numbers.
     pub(crate) fn forward(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
         let adapter = match self.adapter {
             AdapterTerm::Apart => self.adapter(lora),
             AdapterTerm::Merged => None,
         };
-        ops::linear(x, &self.weight, self.bias.as_ref(), adapter)
-    }
-
-    /// The same in the numbers of `x`, as [`exact`](super::precision::exact) gives them. Weights of four bits are no
-    /// reason for more digits than f32's.
-    pub(crate) fn exact(&self, x: Tensor<2>, lora: Option<&Lora>) -> Tensor<2> {
         let dtype = x.dtype();
-        match &self.weight {
-            Frozen::Nf4(_) if dtype == DType::F64 => self.forward(wide(x), lora).cast(dtype),
-            Frozen::Dense(_) | Frozen::Nf4(_) => self.forward(x, lora),
-        }
+        let x = match self.weight {
+            // Weights of four bits are no reason for more digits than f32's.
+            Frozen::Nf4(_) if dtype == DType::F64 => narrow(x, DType::F32),
+            Frozen::Nf4(_) | Frozen::Dense(_) => x,
+        };
+        narrow(ops::linear(x, &self.weight, self.bias.as_ref(), adapter), dtype)
     }
 
     /// The same layer for rollouts with `lora`: its term in the weight where the weight can take it.

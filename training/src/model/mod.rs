@@ -430,7 +430,11 @@ impl Decoder {
     /// The blocks' first input, [N, H].
     fn embed(&self, tokens: &[u32]) -> Tensor<2> {
         let ids: Vec<usize> = tokens.iter().map(|t| *t as usize).collect();
-        wide(self.embedding.clone().select(0, indices(&ids, &self.device)))
+        let x = self.embedding.clone().select(0, indices(&ids, &self.device));
+        match self.config.delta_net() {
+            Some(_) if x.dtype() == DType::F32 => exact(x),
+            Some(_) | None => wide(x),
+        }
     }
 
     fn pass(&self, packed: &Packed) -> Pass {
@@ -486,27 +490,21 @@ impl Block {
         state: State<'_>,
         routing: LayerRouting<'_>,
     ) -> Tensor<2> {
-        // The residual stream stays in f32: rounding it to bf16 at every layer would be the largest error of all.
+        // The residual stream stays in f32, or f64: rounding it to bf16 at every layer would be the largest error of all.
+        let stream = x.dtype();
+        let dtype = if stream == DType::F64 { stream } else { pass.dtype };
+        let normed = self.mixer_norm.forward(x.clone());
         let mixed = match &self.mixer {
             MixerLayer::Attention(attention) => {
-                let normed = narrow(self.mixer_norm.forward(x.clone()), pass.dtype);
-                attention.forward(normed, pass, lora, state)
+                attention.forward(narrow(normed, pass.dtype), pass, lora, state)
             }
-            MixerLayer::DeltaNet(net) => {
-                let normed = self.mixer_norm.exact(exact(x.clone()));
-                let normed = if pass.dtype == DType::F32 {
-                    normed
-                } else {
-                    narrow(normed, pass.dtype)
-                };
-                net.forward(normed, pass, lora, state)
-            }
+            MixerLayer::DeltaNet(net) => net.forward(narrow(normed, dtype), pass, lora, state),
         };
-        let x = x + wide(mixed);
+        let x = x + narrow(mixed, stream);
         let normed = self.mlp_norm.forward(x.clone());
         x + match &self.mlp {
-            MlpLayer::Dense(mlp) => wide(mlp.forward(narrow(normed, pass.dtype), lora)),
-            MlpLayer::Experts(experts) => experts.forward(normed, pass.dtype, lora, routing),
+            MlpLayer::Dense(mlp) => wide(mlp.forward(narrow(normed, dtype), lora)),
+            MlpLayer::Experts(experts) => experts.forward(normed, dtype, lora, routing),
         }
     }
 }

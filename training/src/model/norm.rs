@@ -17,13 +17,8 @@ impl RmsNorm {
         Self { weight, eps, kind }
     }
 
-    /// `x` and the result: [.., H].
+    /// `x` and the result: [.., H], in f32 or f64.
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        ops::rms_norm(x, self.factor(DType::F32), self.eps)
-    }
-
-    /// The same in the numbers of `x`, as the delta rule's.
-    pub(crate) fn exact<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let factor = self.factor(x.dtype());
         ops::rms_norm(x, factor, self.eps)
     }

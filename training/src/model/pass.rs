@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The tokens' layout and places, one for all layers.
 #[derive(Debug)]
 pub(crate) struct Pass {
-    /// What linear layers compute in; the residual stream is in f32.
+    /// What linear layers compute in; the residual stream is in f32. On the CPU a model with delta-nets has both in f64.
     pub(crate) dtype: DType,
     pub(crate) layout: Arc<[Segment]>,
     pub(crate) rotation: Rotation,

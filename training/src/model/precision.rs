@@ -77,19 +77,23 @@ pub(crate) fn mixing_dtype(x: &Tensor<2>) -> DType {
     }
 }
 
-/// In the numbers of the delta rule: f64 on the CPU, f32 elsewhere. A decay is the exponential of a difference of
+/// In the numbers of a model with delta-nets: f64 on the CPU, f32 elsewhere. A decay is the exponential of a difference of
 /// sums, and a norm over what little a head reads magnifies its error: f32 loses three digits on some weights.
 pub(crate) fn exact<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     let host = x.device().inner() == Device::flex();
     x.cast(if host { FloatDType::F64 } else { FloatDType::F32 })
 }
 
-/// In f32, for a reduction.
+/// In f32, for a reduction; f64 stays.
 pub(crate) fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    x.cast(FloatDType::F32)
+    if x.dtype() == DType::F64 {
+        x
+    } else {
+        x.cast(FloatDType::F32)
+    }
 }
 
 /// Back from a reduction, as activations of `dtype` are.
 pub(crate) fn narrow<const D: usize>(x: Tensor<D>, dtype: DType) -> Tensor<D> {
-    x.cast(dtype)
+    if x.dtype() == dtype { x } else { x.cast(dtype) }
 }

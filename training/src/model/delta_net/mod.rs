@@ -104,8 +104,9 @@ impl DeltaNet {
             }
         };
         let [tokens, width] = z.dims();
-        let normed = self.norm.exact(read).reshape([tokens, width]);
-        self.out.exact(narrow(normed * activation::silu(z), dtype), lora)
+        let normed = self.norm.forward(read).reshape([tokens, width]);
+        self.out
+            .forward(narrow(normed * activation::silu(z), dtype), lora)
     }
 
     fn project(&self, x: Tensor<2>, lora: Option<&Lora>) -> Projected {
@@ -119,7 +120,7 @@ impl DeltaNet {
         let tokens = x.dims()[0];
         let group = value_heads / key_heads;
         // From here to the output's projection in more digits.
-        let qkvz = exact(self.qkvz.exact(x.clone(), lora));
+        let qkvz = exact(self.qkvz.forward(x.clone(), lora));
         let qkvz = qkvz.reshape([tokens, key_heads, 2 * key_dim + 2 * group * value_dim]);
         let part = |start, width| {
             qkvz.clone()
@@ -132,7 +133,7 @@ impl DeltaNet {
             part(key_dim, key_dim),
             part(2 * key_dim, values),
         ];
-        let ba = exact(self.ba.exact(x, lora)).reshape([tokens, key_heads, 2 * group]);
+        let ba = exact(self.ba.forward(x, lora)).reshape([tokens, key_heads, 2 * group]);
         let half = |start| ba.clone().narrow(2, start, group).reshape([tokens, value_heads]);
         let rate = exact(self.a_log.clone()).exp().neg().unsqueeze::<2>();
         let time = activation::softplus(half(group) + exact(self.dt_bias.clone()).unsqueeze::<2>(), 1.0);

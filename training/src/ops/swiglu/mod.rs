@@ -11,11 +11,12 @@ use super::graph::{Backend, Dispatch, Flex, FloatTensor, backend_extension, on_h
 use super::host::{Values, tensor};
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{Tensor, activation};
+use burn::tensor::{DType, Tensor, activation};
 
 /// silu(gate) · up, all [N, F].
 pub(crate) fn swiglu(gate: Tensor<2>, up: Tensor<2>) -> Tensor<2> {
-    if on_host(&gate) {
+    // The kernel is f32's.
+    if on_host(&gate) && gate.dtype() != DType::F64 {
         return Tensor::from_dispatch(Dispatch::gated(gate.into_dispatch(), up.into_dispatch()));
     }
     composed(gate, up)
