@@ -318,6 +318,21 @@ mod tests {
         Bytes::from(message.encode())
     }
 
+    /// What fuzzing found (`fuzz/src/node.rs`: files whose first byte is 0 modulo 4).
+    #[test]
+    fn the_fuzz_corpus_runs() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/node");
+        let mut files = 0;
+        for file in std::fs::read_dir(corpus).unwrap() {
+            let bytes = Bytes::from(std::fs::read(file.unwrap().path()).unwrap());
+            if bytes.first().is_some_and(|what| what % 4 == 0) {
+                files += 1;
+                let _ = Message::decode(&bytes.slice(1..));
+            }
+        }
+        assert!(files > 0, "no files in {corpus}");
+    }
+
     #[test]
     fn messages_round_trip() {
         let cid = cid_of(RAW, b"data");

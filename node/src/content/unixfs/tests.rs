@@ -358,3 +358,24 @@ proptest! {
         let _ = links(&cid, &block);
     }
 }
+
+/// What fuzzing found (`fuzz/src/node.rs`: files whose first byte is 1 or 2 modulo 4).
+#[test]
+fn the_fuzz_corpus_runs() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/node");
+    let mut files = 0;
+    for file in std::fs::read_dir(corpus).unwrap() {
+        let bytes = Bytes::from(std::fs::read(file.unwrap().path()).unwrap());
+        let codec = match bytes.first().map(|what| what % 4) {
+            Some(1) => DAG_PB,
+            Some(2) => RAW,
+            _ => continue,
+        };
+        files += 1;
+        let block = bytes.slice(1..);
+        let cid = cid_of(codec, &block);
+        let (node, links) = (node::Node::decode(&cid, &block), links(&cid, &block));
+        assert!(node.is_err() || links.is_ok());
+    }
+    assert!(files > 0, "no files in {corpus}");
+}
