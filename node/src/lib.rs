@@ -15,5 +15,6 @@ pub mod metrics;
 pub mod net;
 pub mod role;
 pub mod runtime;
+mod signatures;
 
 pub use cli::main_from;

@@ -4,15 +4,15 @@ use super::Context;
 use super::output::{self, Output};
 use crate::files;
 use crate::runtime::Network;
+use crate::signatures::Signed;
 use anyhow::Context as _;
 use clap::Subcommand;
-use gym_crypto::identity::ed25519_from_peer;
 use gym_crypto::record::{Anchor, MAX_RECORD_BYTES, SignedRecord, VerifiedRecord};
-use gym_crypto::signing::{Signatures, verify_ed25519};
-use gym_protocol::delta::{self, Delta, Limits};
+use gym_protocol::delta::{self, Auth, Delta, Limits, Metadata, RawTensor, format};
 use gym_protocol::ids::{Hash32, PeerBytes};
 use gym_protocol::message::{Verifier, VerifyError};
 use serde_json::{Value, json};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// The largest delta read, in bytes.
@@ -27,7 +27,8 @@ pub(super) enum Command {
     },
     /// Check a delta file and its signatures
     ///
-    /// Without --record the Ed25519 signature is checked alone; the ML-DSA-87 one needs the worker's identity record.
+    /// Says what is wrong and at which offset. Without --record the Ed25519 signature is checked alone; the ML-DSA-87 one
+    /// needs the worker's identity record.
     Verify {
         /// The file
         file: PathBuf,
@@ -54,84 +55,120 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     }
 }
 
-fn read(file: &Path) -> anyhow::Result<Delta> {
-    let bytes = files::read(file, MAX_DELTA as u64)?;
+fn read(path: &Path) -> anyhow::Result<Delta> {
+    let named = || path.display().to_string();
+    let file = File::open(path).with_context(named)?;
     let limits = Limits {
         file_bytes: MAX_DELTA,
         tensor_bytes: MAX_DELTA,
         tensors: 1 << 20,
     };
-    delta::decode(&bytes, &limits).with_context(|| file.display().to_string())
+    delta::decode_from(file, &limits).with_context(named)
 }
 
 fn inspect(output: Output, file: &Path) -> anyhow::Result<()> {
     let delta = read(file)?;
-    output.show(&describe(&delta)?, |value| plain(value, &delta));
+    output.show(&describe(&delta), plain);
     Ok(())
 }
 
-fn describe(delta: &Delta) -> anyhow::Result<Value> {
+fn describe(delta: &Delta) -> Value {
+    let norms: Vec<Norms> = delta.tensors.values().map(Norms::of).collect();
     let tensors: Vec<Value> = delta
         .tensors
         .iter()
-        .map(|(name, tensor)| {
-            json!({ "name": name, "dtype": format!("{:?}", tensor.dtype).to_lowercase(), "shape": tensor.shape })
+        .zip(&norms)
+        .map(|((name, tensor), norms)| {
+            json!({
+                "name": name,
+                "dtype": format!("{:?}", tensor.dtype).to_lowercase(),
+                "shape": tensor.shape,
+                "bytes": tensor.data.len(),
+                "norm": norms.squares.sqrt(),
+                "largest": norms.largest,
+            })
         })
         .collect();
-    let auth = delta.auth.as_ref().map(|auth| {
-        let body = &auth.body;
-        json!({
-            "peer": body.peer.to_string(),
-            "job": body.job.to_string(),
-            "round": body.round,
-            "parent": body.parent.to_hex(),
-            "sequence": body.sequence,
-            "timestamp": body.timestamp,
-            "attestation": body.attestation,
-            "mldsa": auth.signatures.mldsa.is_some(),
-        })
-    });
-    let metadata = delta.metadata.as_ref().map(|metadata| {
-        json!({
-            "timestamp": metadata.timestamp,
-            "job": metadata.job.as_ref().map(ToString::to_string),
-            "round": metadata.round,
-            "epoch": metadata.epoch,
-            "loss": metadata.loss,
-            "samples": metadata.samples,
-            "tokens": metadata.tokens,
-            "worker_id": metadata.worker_id,
-            "extra": metadata.extra,
-        })
-    });
-    Ok(json!({
+    let header = &delta.header;
+    json!({
+        "version": format::VERSION,
+        "compression": format!("{:?}", header.compression),
+        "flags": header.flags,
+        "checksum": hex::encode(header.checksum),
+        "bytes": delta.offsets.end,
         "content_hash": delta.content_hash.to_hex(),
-        "compression": format!("{:?}", delta.header.compression),
-        "norm": norm(delta),
-        "metadata": metadata,
-        "auth": auth,
+        "norm": norms.iter().map(|norms| norms.squares).sum::<f64>().sqrt(),
+        "metadata": delta.metadata.as_ref().map(describe_metadata),
+        "auth": delta.auth.as_ref().map(describe_auth),
         "tensors": tensors,
-    }))
+    })
 }
 
-/// The L2 norm over all float tensors.
-fn norm(delta: &Delta) -> Option<f64> {
-    let set = delta.tensor_set().ok()?;
-    let sum: f64 = set
-        .0
-        .values()
-        .flat_map(|tensor| &tensor.data)
-        .map(|x| f64::from(*x) * f64::from(*x))
-        .sum();
-    Some(sum.sqrt())
+fn describe_metadata(metadata: &Metadata) -> Value {
+    json!({
+        "timestamp": metadata.timestamp,
+        "job": metadata.job.as_ref().map(ToString::to_string),
+        "round": metadata.round,
+        "epoch": metadata.epoch,
+        "loss": metadata.loss,
+        "samples": metadata.samples,
+        "tokens": metadata.tokens,
+        "worker_id": metadata.worker_id,
+        "extra": metadata.extra,
+    })
 }
 
-fn plain(value: &Value, delta: &Delta) -> String {
-    let mut lines = vec![
-        format!("content hash  {}", output::text(value, "content_hash")),
-        format!("compression   {}", output::text(value, "compression")),
-        format!("norm          {}", output::text(value, "norm")),
-    ];
+fn describe_auth(auth: &Auth) -> Value {
+    let body = &auth.body;
+    json!({
+        "peer": body.peer.to_string(),
+        "job": body.job.to_string(),
+        "round": body.round,
+        "parent": body.parent.to_hex(),
+        "sequence": body.sequence,
+        "timestamp": body.timestamp,
+        "attestation": body.attestation,
+        "mldsa": auth.signatures.mldsa.is_some(),
+    })
+}
+
+/// Of a tensor's values, whatever its dtype.
+struct Norms {
+    /// Their sum of squares.
+    squares: f64,
+    /// The largest magnitude.
+    largest: f32,
+}
+
+impl Norms {
+    fn of(tensor: &RawTensor) -> Self {
+        let values = tensor.to_f32().data;
+        Self {
+            squares: values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum(),
+            largest: values.iter().map(|x| x.abs()).fold(0.0, f32::max),
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    let mut lines: Vec<String> = [
+        ("version", "version"),
+        ("compression", "compression"),
+        ("flags", "flags"),
+        ("checksum", "checksum"),
+        ("bytes", "bytes"),
+        ("content hash", "content_hash"),
+        ("norm", "norm"),
+    ]
+    .map(|(label, key)| format!("{label:<14}{}", output::text(value, key)))
+    .into();
+    match value.get("auth") {
+        Some(Value::Object(auth)) => {
+            let peer = auth.get("peer").and_then(Value::as_str).unwrap_or("-");
+            lines.push(format!("signer        {peer} (`hanzod delta verify` checks it)"));
+        }
+        _ => lines.push("signer        none".to_owned()),
+    }
     for block in ["metadata", "auth"] {
         for (key, value) in value.get(block).and_then(Value::as_object).into_iter().flatten() {
             if !value.is_null() {
@@ -139,20 +176,15 @@ fn plain(value: &Value, delta: &Delta) -> String {
             }
         }
     }
-    lines.push(format!("{} tensors", delta.tensors.len()));
-    let row = |tensor: &Value| {
-        ["name", "dtype", "shape"]
-            .map(|key| output::text(tensor, key))
-            .to_vec()
-    };
-    let rows: Vec<_> = value
-        .get("tensors")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(row)
-        .collect();
-    lines.push(output::table(&["TENSOR", "DTYPE", "SHAPE"], &rows));
+    let tensors = value.get("tensors").and_then(Value::as_array);
+    lines.push(format!("{} tensors", tensors.map_or(0, Vec::len)));
+    let columns = ["name", "dtype", "shape", "bytes", "norm", "largest"];
+    let row = |tensor: &Value| columns.map(|key| output::text(tensor, key)).to_vec();
+    let rows: Vec<_> = tensors.into_iter().flatten().map(row).collect();
+    lines.push(output::table(
+        &columns.map(str::to_uppercase).each_ref().map(String::as_str),
+        &rows,
+    ));
     lines.join("\n")
 }
 
@@ -166,7 +198,10 @@ fn verify(output: Output, file: &Path, genesis: &Path, record: Option<&Path>) ->
     };
     delta
         .verify_signatures(&verifier)
-        .with_context(|| file.display().to_string())?;
+        .with_context(|| match delta.offsets.auth {
+            Some(offset) => format!("{}: auth block at offset {offset}", file.display()),
+            None => format!("{}: at its end, offset {}", file.display(), delta.offsets.end),
+        })?;
     let peer = delta.auth.as_ref().map(|auth| auth.body.peer.to_string());
     let signatures = if verifier.record.is_some() {
         "ed25519, mldsa"
@@ -204,21 +239,17 @@ impl Verifier for RecordVerifier {
         ed25519: &[u8],
         mldsa: Option<&[u8]>,
     ) -> Result<(), VerifyError> {
-        let bad = |which| VerifyError::BadSignature(which);
-        let ed25519: [u8; 64] = ed25519.try_into().map_err(|_| bad("Ed25519"))?;
-        let key = ed25519_from_peer(sender.as_bytes()).map_err(|_| bad("Ed25519"))?;
-        verify_ed25519(&key, domain, &self.genesis.0, body, &ed25519).map_err(|_| bad("Ed25519"))?;
-        let Some(record) = &self.record else { return Ok(()) };
-        if record.peer().as_slice() != sender.as_bytes() {
-            return Err(VerifyError::UnknownSender);
-        }
-        let signatures = Signatures {
+        let signed = Signed {
+            genesis: &self.genesis.0,
+            sender,
+            domain,
+            body,
             ed25519,
-            mldsa: mldsa.unwrap_or_default().to_vec(),
         };
-        record
-            .keys()
-            .verify_both(domain, &self.genesis.0, body, &signatures)
-            .map_err(|_| bad("ML-DSA-87"))
+        let Some(record) = &self.record else {
+            return signed.check();
+        };
+        let own = record.peer().as_slice() == sender.as_bytes();
+        signed.check_both(mldsa.unwrap_or_default(), own.then_some(&record.keys().mldsa))
     }
 }

@@ -1,8 +1,8 @@
 //! Where messages meet keys: signing one's own, checking others' against the identity records that are known.
 
 use crate::identity::{NodeIdentity, PeerIdentity};
-use gym_crypto::identity::ed25519_from_peer;
-use gym_crypto::signing::{PublicKeys, Signatures, verify_ed25519};
+use crate::signatures::Signed;
+use gym_crypto::signing::PublicKeys;
 use gym_protocol::cbor::{BoundedBytes, CborError};
 use gym_protocol::delta::{DeltaSignatures, DeltaSigner};
 use gym_protocol::ids::PeerBytes;
@@ -47,19 +47,16 @@ impl Verifier for KnownKeys {
         ed25519: &[u8],
         mldsa: Option<&[u8]>,
     ) -> Result<(), VerifyError> {
-        let bad = |which| VerifyError::BadSignature(which);
-        let ed25519: [u8; 64] = ed25519.try_into().map_err(|_| bad("Ed25519"))?;
-        let key = ed25519_from_peer(sender.as_bytes()).map_err(|_| bad("Ed25519"))?;
-        verify_ed25519(&key, domain, &self.genesis, body, &ed25519).map_err(|_| bad("Ed25519"))?;
-        let Some(mldsa) = mldsa else { return Ok(()) };
-        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
-        let keys = keys.get(sender).ok_or(VerifyError::UnknownSender)?;
-        let signatures = Signatures {
+        let signed = Signed {
+            genesis: &self.genesis,
+            sender,
+            domain,
+            body,
             ed25519,
-            mldsa: mldsa.to_vec(),
         };
-        keys.verify_both(domain, &self.genesis, body, &signatures)
-            .map_err(|_| bad("ML-DSA-87"))
+        let Some(mldsa) = mldsa else { return signed.check() };
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        signed.check_both(mldsa, keys.get(sender).map(|keys| &keys.mldsa))
     }
 }
 
