@@ -1,6 +1,8 @@
 //! Delta files. Nobody guesses a SHA3-256, so a file whose only fault is its checksum is mended and read again.
 
-use gym_protocol::delta::{Compression, Delta, DeltaDecodeError, Limits, Trailers, decode, decode_from, encode_file};
+use gym_protocol::delta::{
+    Compression, Delta, DeltaDecodeError, Limits, Trailers, decode, decode_from, encode_file,
+};
 use std::io::Read as _;
 
 /// What the reader takes: the corpus test holds its memory against them.
@@ -44,7 +46,8 @@ fn read(data: &[u8]) -> Option<Delta> {
     };
     let mut mended = data.to_vec();
     for (i, byte) in mended[8..24].iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&actual[2 * i..2 * i + 2], 16).expect("a checksum is shown in hexadecimal");
+        *byte =
+            u8::from_str_radix(&actual[2 * i..2 * i + 2], 16).expect("a checksum is shown in hexadecimal");
     }
     decode(&mended, &LIMITS).ok()
 }

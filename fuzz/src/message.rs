@@ -8,20 +8,32 @@ use gym_protocol::message::{LinkHeader, Verified, Verifier, VerifyError};
 struct Trusting;
 
 impl Verifier for Trusting {
-    fn verify(&self, _: &PeerBytes, _: &'static str, _: &[u8], _: &[u8], _: Option<&[u8]>) -> Result<(), VerifyError> {
+    fn verify(
+        &self,
+        _: &PeerBytes,
+        _: &'static str,
+        _: &[u8],
+        _: &[u8],
+        _: Option<&[u8]>,
+    ) -> Result<(), VerifyError> {
         Ok(())
     }
 }
 
 /// Opens the bytes as each kind of thing; what is accepted has one encoding, these bytes.
 pub fn run(data: &[u8]) {
-    let Some((what, bytes)) = data.split_first() else { return };
+    let Some((what, bytes)) = data.split_first() else {
+        return;
+    };
     match what % 2 {
         0 => {
             if let Ok(message) = Verified::open(bytes, &Trusting) {
                 assert_eq!(message.envelope, bytes);
                 let body = message.body.encode().expect("what was decoded encodes");
-                assert!(bytes.windows(body.len()).any(|part| part == body), "the body has another encoding");
+                assert!(
+                    bytes.windows(body.len()).any(|part| part == body),
+                    "the body has another encoding"
+                );
             }
         }
         _ => {

@@ -2,7 +2,7 @@
 
 use gym_protocol::job::spec::Wire;
 use gym_protocol::message::Phase;
-use gym_protocol::ring::{Config, Contribution, Ring, Schedule, Segment};
+use gym_protocol::ring::{Contribution, Grid, Layout, Machine, Plan, Segment};
 use std::collections::VecDeque;
 
 const ELEMENTS: usize = 700;
@@ -11,15 +11,23 @@ const ELEMENTS: usize = 700;
 pub fn run(data: &[u8]) {
     let mut bytes = data.iter().copied();
     let mut next = || bytes.next();
-    let (Some(shape), Some(wire)) = (next(), next()) else { return };
-    let schedule = Schedule {
-        slots: 1 + u32::from(shape % 5),
-        elements: ELEMENTS - usize::from(shape / 5),
+    let (Some(shape), Some(wire)) = (next(), next()) else {
+        return;
+    };
+    let entries = 1 + u32::from(shape % 7);
+    let grid = if wire & 2 == 0 { None } else { Grid::of(entries) };
+    let Some(layout) = Layout::new(entries, grid) else {
+        return;
+    };
+    let plan = Plan {
+        layout,
+        wire: if wire % 2 == 0 { Wire::F32 } else { Wire::Q8 },
+        total_weight: 3 * u64::from(entries),
+        elements: ELEMENTS - usize::from(shape / 7),
         segment: 256,
     };
-    let wire = if wire % 2 == 0 { Wire::F32 } else { Wire::Q8 };
-    let mut honest: VecDeque<Segment> = to_slot_0(schedule, wire).into();
-    let mut ring = slot(schedule, wire, 0);
+    let mut honest: VecDeque<Segment> = to_slot_0(plan).into();
+    let mut ring = slot(plan, 0);
     let mut out = Vec::new();
     ring.start(&mut out);
     while let Some(act) = next() {
@@ -59,44 +67,42 @@ fn alter(segment: &mut Segment, how: u8, next: &mut impl FnMut() -> Option<u8>) 
         5 => segment.payload.push(number()),
         6 => segment.step = u32::from(number()).wrapping_mul(0x0101_0101),
         _ => {
-            segment.phase = Phase::from_number(number() % 4).expect("four phases");
+            segment.phase = Phase::from_number(number() % 8).expect("eight phases");
             segment.chunk = u32::from(number()).wrapping_mul(0x0101_0101);
             segment.segment = u32::from(number());
         }
     }
 }
 
-fn slot(schedule: Schedule, wire: Wire, slot: u32) -> Ring {
+fn slot(plan: Plan, slot: u32) -> Machine {
     let value = |i: usize| ((i * 31 + slot as usize * 7) % 19) as f32 * 0.125 - 1.0;
-    let delta = (0..schedule.elements).map(value).collect();
-    let config = Config {
-        schedule,
-        slot,
-        wire,
-        total_weight: 3 * u64::from(schedule.slots),
+    let own = match plan.layout.entry(slot) {
+        Some(_) => Contribution::new((0..plan.elements).map(value).collect(), 3),
+        None => Contribution::nothing(plan.elements),
     };
-    Ring::new(config, Contribution::new(delta, 3))
+    Machine::new(plan, slot, own)
 }
 
 /// What slot 0 receives when all are honest.
-fn to_slot_0(schedule: Schedule, wire: Wire) -> Vec<Segment> {
-    let n = schedule.slots as usize;
-    let mut rings: Vec<Ring> = (0..schedule.slots).map(|i| slot(schedule, wire, i)).collect();
-    let mut inboxes = vec![VecDeque::new(); n];
+fn to_slot_0(plan: Plan) -> Vec<Segment> {
+    let mut rings: Vec<Machine> = (0..plan.layout.slots()).map(|i| slot(plan, i)).collect();
+    let mut travelling = VecDeque::new();
     let mut received = Vec::new();
-    for (i, ring) in rings.iter_mut().enumerate() {
-        let mut out = Vec::new();
+    let mut out = Vec::new();
+    for (i, ring) in (0..).zip(&mut rings) {
         ring.start(&mut out);
-        inboxes[(i + 1) % n].extend(out);
+        travelling.extend(out.drain(..).map(|segment| (i, segment)));
     }
-    while let Some(i) = inboxes.iter().position(|inbox| !inbox.is_empty()) {
-        let Some(segment) = inboxes[i].pop_front() else { continue };
-        if i == 0 {
+    while let Some((from, segment)) = travelling.pop_front() {
+        let to = plan.layout.next(from, segment.phase.axis());
+        if to == 0 {
             received.push(segment.clone());
         }
-        let mut out = Vec::new();
-        rings[i].receive(segment, &mut out).expect("an honest segment is taken");
-        inboxes[(i + 1) % n].extend(out);
+        let machine = &mut rings[to as usize];
+        machine
+            .receive(segment, &mut out)
+            .expect("an honest segment is taken");
+        travelling.extend(out.drain(..).map(|segment| (to, segment)));
     }
     received
 }

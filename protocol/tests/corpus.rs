@@ -24,7 +24,9 @@ const WORKING: usize = 6 << 20;
 fn corpus(target: &str) -> Vec<Vec<u8>> {
     let directory = format!("{}/../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let files = std::fs::read_dir(&directory).unwrap();
-    let files: Vec<_> = files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+    let files: Vec<_> = files
+        .map(|file| std::fs::read(file.unwrap().path()).unwrap())
+        .collect();
     assert!(!files.is_empty(), "no files in {directory}");
     files
 }
@@ -48,10 +50,18 @@ fn the_corpus_runs_within_its_limits() {
     }
     for file in corpus("message") {
         let held = held(|| message::run(&file));
-        assert!(held < 32 * file.len() + WORKING, "{} bytes took {held}", file.len());
+        assert!(
+            held < 32 * file.len() + WORKING,
+            "{} bytes took {held}",
+            file.len()
+        );
     }
     for file in corpus("ring") {
         let held = held(|| ring::run(&file));
-        assert!(held < 32 * file.len() + WORKING, "{} bytes took {held}", file.len());
+        assert!(
+            held < 32 * file.len() + WORKING,
+            "{} bytes took {held}",
+            file.len()
+        );
     }
 }
