@@ -35,11 +35,14 @@ def uncbor(data, at=0):  # (value, offset after it)
         return (n if major == 0 else struct.unpack(">d", n.to_bytes(8, "big"))[0]), at
     if major in (2, 3):
         return (data[at : at + n] if major == 2 else data[at : at + n].decode()), at + n
-    pairs = {}
-    for _ in range(n):
+    items, pairs = [], {}
+    for _ in range(n if major == 4 else 0):
+        item, at = uncbor(data, at)
+        items.append(item)
+    for _ in range(n if major == 5 else 0):
         key, at = uncbor(data, at)
         pairs[key], at = uncbor(data, at)
-    return pairs, at
+    return (items if major == 4 else pairs), at
 
 def write(tensors, compression=0, metadata=None, auth=None):
     stored, hasher, flags = [], hashlib.sha3_256(), (metadata is not None) | (auth is not None) << 1
