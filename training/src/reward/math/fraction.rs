@@ -36,6 +36,11 @@ impl Fraction {
         self.top.as_number()?.over(self.bottom.as_number()?)
     }
 
+    /// The name of a variable that stands alone.
+    pub(super) fn as_symbol(&self) -> Option<&str> {
+        (self.bottom.as_number() == Some(Number::ONE)).then(|| self.top.as_symbol())?
+    }
+
     pub(super) fn plus(&self, other: &Self) -> Option<Self> {
         if self.bottom == other.bottom {
             return Some(Self {

@@ -19,8 +19,9 @@ use super::{RewardFunction, Sample, Unscored, last_number, reference};
 
 /// 1 when the completion's answer equals the reference's, else 0.
 ///
-/// The answer of a completion is the inside of its last `\boxed{…}`, else what follows its last "answer is", else its
-/// last formula, else its last line (of which the last number counts when the reference is one).
+/// The answer of a completion is the inside of its last `\boxed{…}` (of several joined by "and", all), else what follows its last
+/// "answer is" or "####", else its last formula, else its last line (of which the last number counts when the reference is
+/// one); or the whole completion is the reference, line by line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Math;
 
@@ -31,7 +32,8 @@ impl RewardFunction for Math {
             return Err(Unscored::ReferenceEmpty);
         }
         let given = extract::answer(sample.completion);
-        let right = equal(given, wanted) || ends_in(given, wanted);
+        let right =
+            equal(&given, &wanted) || ends_in(&given, &wanted) || sample.completion.trim() == wanted.trim();
         Ok(f64::from(u8::from(right)))
     }
 }

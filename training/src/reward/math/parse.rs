@@ -149,6 +149,8 @@ impl Parser {
                         let part = expression(&next)?.over(expression(&self.factor()?)?)?;
                         expression(&value)?.plus(&part)?.into()
                     }
+                    // A row of numbers is no product.
+                    None if self.is_row(at) => return None,
                     None => expression(&value)?.times(expression(&next)?)?.into(),
                 }
             } else {
@@ -183,6 +185,14 @@ impl Parser {
             && self.tokens.get(at + 1) == Some(&Token::Sign('/'))
             && integer(at + 2).is_some();
         (slash && self.at == at + 1).then_some(Mixed::Slash)
+    }
+
+    /// Whether two numbers stand side by side before and at `at`, the first of them no exponent or index.
+    fn is_row(&self, at: usize) -> bool {
+        let number = |at: usize| matches!(self.tokens.get(at), Some(Token::Number(..)));
+        let before = at.checked_sub(2).and_then(|at| self.tokens.get(at));
+        let marked = matches!(before, Some(Token::Sign('^' | '_')));
+        at > 0 && number(at - 1) && number(at) && !marked
     }
 
     /// A primary with its powers and marks.
@@ -260,7 +270,7 @@ impl Parser {
                 if self.take_brace() {
                     Value::Set(Vec::new())
                 } else {
-                    let items = self.items()?;
+                    let items = Value::distinct(self.items()?);
                     self.take_brace().then_some(Value::Set(items))?
                 }
             }
@@ -344,7 +354,14 @@ impl Parser {
             inside = inside.times(expression(&self.factor()?)?)?;
         }
         arguments.push(inside);
-        let value = Fraction::function(name, &arguments)?;
+        let value = match (name, arguments.as_slice()) {
+            ("exp", [x]) => Fraction::symbol("e").to_power(x)?,
+            ("log", [base, x]) => match whole_logarithm(base, x) {
+                Some(value) => value,
+                None => Fraction::function(name, &arguments)?,
+            },
+            _ => Fraction::function(name, &arguments)?,
+        };
         Some(match power {
             Some(power) => value.to_power(&power)?.into(),
             None => value.into(),
@@ -512,6 +529,26 @@ fn factorial(value: &Fraction) -> Option<Fraction> {
         Some(n) if (0..=30).contains(&n) => Some(Fraction::number(Number::whole((1..=n).product()))),
         _ => Fraction::function("factorial", std::slice::from_ref(value)),
     }
+}
+
+/// log of a whole base where it is a whole number.
+fn whole_logarithm(base: &Fraction, x: &Fraction) -> Option<Fraction> {
+    const MOST: i128 = 64;
+    let (base, x) = (base.as_number()?, x.as_number()?);
+    if base.integer()? < 2 {
+        return None;
+    }
+    let (mut up, mut down) = (Number::ONE, Number::ONE);
+    for exponent in 0..=MOST {
+        if x == up {
+            return Some(Fraction::number(Number::whole(exponent)));
+        }
+        if x == down {
+            return Some(Fraction::number(Number::whole(-exponent)));
+        }
+        (up, down) = (up.times(base)?, down.over(base)?);
+    }
+    None
 }
 
 fn binomial(n: &Fraction, k: &Fraction) -> Option<Fraction> {

@@ -88,7 +88,7 @@ impl Poly {
     /// This to a power; what cannot be multiplied out stays as written.
     pub(super) fn to_power(&self, exponent: &Self) -> Option<Self> {
         let Some(power) = exponent.as_number() else {
-            return Some(Self::opaque("power", vec![self.clone(), exponent.clone()]));
+            return self.to_open_power(exponent);
         };
         if self.is_zero() && power.parts().0 <= 0 {
             return None;
@@ -107,6 +107,25 @@ impl Poly {
                 Some(product)
             }
             _ => Some(Self::opaque("power", vec![self.clone(), exponent.clone()])),
+        }
+    }
+
+    /// This to a power with a variable in it: b^(c·x) is (b^x)^c, so that e^(2x) and (e^x)² look alike.
+    fn to_open_power(&self, exponent: &Self) -> Option<Self> {
+        let factor = exponent.leading_coefficient()?;
+        let rest = exponent.times(&Self::number(Number::ONE.over(factor)?))?;
+        let power = Self::opaque("power", vec![self.clone(), rest]);
+        power.to_power(&Self::number(factor))
+    }
+
+    /// The name of a variable that stands alone.
+    pub(super) fn as_symbol(&self) -> Option<&str> {
+        let (factors, value) = self.0.iter().next()?;
+        match factors.iter().next()? {
+            (Atom::Symbol(name), exponent) if *exponent == Number::ONE => {
+                (self.0.len() == 1 && factors.len() == 1 && *value == Number::ONE).then_some(name.as_str())
+            }
+            _ => None,
         }
     }
 

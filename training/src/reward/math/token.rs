@@ -100,12 +100,20 @@ fn quoted(text: &str) -> (Option<Token>, usize) {
     let token = match words {
         "" => None,
         "or" | "and" => Some(Token::Sign(',')),
+        _ if whole_number(words).is_some() => whole_number(words),
         _ if words.chars().count() == 1 && words.chars().all(char::is_alphabetic) => {
             Some(Token::Symbol(words.to_owned()))
         }
         _ => Some(Token::Word(words.to_owned())),
     };
     (token, length)
+}
+
+/// A number that was written as words: \text{12}.
+fn whole_number(words: &str) -> Option<Token> {
+    let digit = words.starts_with(|c: char| c.is_ascii_digit());
+    let (token, length) = number(words, 0).filter(|_| digit)?;
+    token.filter(|_| length == words.len())
 }
 
 fn command(text: &str) -> (Option<Token>, usize) {

@@ -21,17 +21,41 @@ pub(super) enum Value {
     Matrix(Vec<Vec<Self>>),
     /// Sides with the signs between them.
     Relation { sides: Vec<Self>, signs: Vec<char> },
-    /// Words, in lower case without spaces.
+    /// Words, in lower case, without spaces but between digits.
     Words(String),
     /// ∞ or −∞.
     Infinite { negative: bool },
 }
 
 impl Value {
-    /// Words to compare as they stand, but for case and spaces.
+    /// Words to compare as they stand, but for case and spaces; a space between two digits counts.
     pub(super) fn words(text: &str) -> Self {
-        let kept = text.chars().filter(|c| !c.is_whitespace() && *c != '"');
-        Self::Words(kept.flat_map(char::to_lowercase).collect())
+        let mut kept = String::with_capacity(text.len());
+        let mut apart = false;
+        for c in text.chars().filter(|c| *c != '"') {
+            if c.is_whitespace() {
+                apart = true;
+                continue;
+            }
+            let digits = kept.ends_with(|c: char| c.is_ascii_digit()) && c.is_ascii_digit();
+            if apart && digits {
+                kept.push(' ');
+            }
+            kept.extend(c.to_lowercase());
+            apart = false;
+        }
+        Self::Words(kept)
+    }
+
+    /// A set's items, each once.
+    pub(super) fn distinct(items: Vec<Self>) -> Vec<Self> {
+        let mut kept: Vec<Self> = Vec::with_capacity(items.len());
+        for item in items {
+            if !kept.iter().any(|other| other.equals(&item)) {
+                kept.push(item);
+            }
+        }
+        kept
     }
 
     /// Whether both say the same. x = 5 is 5, x > 5 is (5, ∞), and {5} is 5.
@@ -56,6 +80,9 @@ impl Value {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| in_order(a, b))
             }
             (Self::Relation { .. }, Self::Relation { .. }) if self.is_same_relation(other) => true,
+            (Self::Relation { sides: a, .. }, Self::Relation { sides: b, .. }) if of_two_variables(a, b) => {
+                false
+            }
             (Self::Set(one), alone) | (alone, Self::Set(one)) if one.len() == 1 => one[0].equals(alone),
             (a @ Self::Relation { .. }, b) | (b, a @ Self::Relation { .. }) => {
                 let plain = a.without_subject();
@@ -99,13 +126,13 @@ impl Value {
         }
     }
 
-    /// A variable, f(x), or words.
+    /// A variable, f(x), words, or a point of these.
     fn is_subject(&self) -> bool {
         match self {
             Self::Expression(e) => e.as_number().is_none(),
             Self::Words(_) => true,
+            Self::Tuple { items, .. } => items.iter().all(Self::is_subject),
             Self::Percent(_)
-            | Self::Tuple { .. }
             | Self::Set(_)
             | Self::Matrix(_)
             | Self::Relation { .. }
@@ -148,6 +175,17 @@ impl Value {
             _ => Some((left.minus(right)?, *sign)),
         }
     }
+}
+
+/// Whether each relation is of one variable, and not of the same: x = 5 is not y = 5.
+fn of_two_variables(a: &[Value], b: &[Value]) -> bool {
+    fn subject(sides: &[Value]) -> Option<&str> {
+        sides.iter().find_map(|side| {
+            let Value::Expression(e) = side else { return None };
+            e.as_symbol()
+        })
+    }
+    matches!((subject(a), subject(b)), (Some(a), Some(b)) if a != b)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
