@@ -41,6 +41,11 @@ fn gsm8k_runs_as_it_comes() {
     assert_eq!(reward("numeric", &lines[0], "36"), 0.0);
     assert_eq!(reward("numeric", &lines[1], "$2500"), 1.0);
     assert_eq!(reward("math", &lines[1], "\\boxed{2500}"), 1.0);
+    // A completion in the file's own form, "... #### 29".
+    for line in &lines {
+        assert_eq!(reward("math", line, &line.answer), 1.0);
+        assert_eq!(reward("numeric", line, &line.answer), 1.0);
+    }
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct Question {
     pub row: u64,
     /// What is asked.
     pub prompt: Prompt,
-    /// The reference answer as the file has it; reward functions know forms such as GSM8K's `… #### 18`.
+    /// The reference answer as the file has it, empty where it has none; reward functions know forms such as GSM8K's
+    /// `… #### 18`.
     pub answer: String,
     /// The whole line, for reward functions that want other columns.
     pub raw: Value,

@@ -50,15 +50,18 @@ fn prompt(object: &Map<String, Value>, name: &str) -> Result<Prompt, LineError> 
     }
 }
 
+/// A question may have no answer of its own (null), as several of reasoning-gym's do: rewards that compare with one do not
+/// judge it, the others do.
 fn answer(object: &Map<String, Value>, name: &str) -> Result<String, LineError> {
     let value = column(object, name)?;
     match value {
         Value::String(text) => Ok(text.clone()),
         Value::Number(number) => Ok(number.to_string()),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(LineError::Type {
+        Value::Null => Ok(String::new()),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => Err(LineError::Type {
             column: name.to_owned(),
             got: kind(value),
-            must: "text or a number",
+            must: "text, a number or null",
         }),
     }
 }

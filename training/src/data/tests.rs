@@ -50,7 +50,7 @@ fn wrong_types_are_refused() {
     for line in [
         "[1]",
         "{\"question\":1,\"answer\":\"1\"}",
-        "{\"question\":\"a\",\"answer\":null}",
+        "{\"question\":\"a\",\"answer\":[\"1\"]}",
     ] {
         assert!(
             matches!(read(line), Err(DataError::Line { line: 1, .. })),
@@ -59,6 +59,12 @@ fn wrong_types_are_refused() {
     }
     let messages = "{\"question\":[{\"role\":\"user\"}],\"answer\":\"1\"}";
     assert!(read(messages).unwrap_err().to_string().contains("content"));
+}
+
+#[test]
+fn a_question_may_have_no_answer() {
+    let questions = read("{\"question\":\"a\",\"answer\":null}").unwrap();
+    assert_eq!(questions[0].answer, "");
 }
 
 #[test]
