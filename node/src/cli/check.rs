@@ -176,7 +176,7 @@ fn plain_memory(memory: &Value) -> Vec<String> {
     let size = |key| bytes(number(memory, key));
     vec![
         format!(
-            "weights     f32 {}, bf16 {}, nf4 {} (of which {} stay bf16)",
+            "weights     f32 {}, bf16 {}, nf4 {} (of which {} stay bf16; on the CPU f32, twice that)",
             size("f32"),
             size("bf16"),
             size("nf4"),

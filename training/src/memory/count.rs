@@ -1,6 +1,6 @@
 //! Sizes read from a model's configuration.
 
-use crate::model::{LayerConfig, Mixer, MlpKind, ModelConfig, Role, TensorSpec};
+use crate::model::{DeltaNetConfig, LayerConfig, MERGE_LIMIT, Mixer, MlpKind, ModelConfig, Role, TensorSpec};
 use gym_protocol::job::spec::LoraSpec;
 
 /// What of a model takes memory. Floats are per token unless said otherwise.
@@ -9,6 +9,9 @@ pub(super) struct Count {
     pub(super) parameters: u64,
     /// Values that 4-bit weights replace.
     pub(super) quantisable: u64,
+    /// Values of the linear layers that rollouts hold a second time with the adapter in them; the head's.
+    pub(super) merged: u64,
+    pub(super) merged_head: u64,
     /// The adapter's values.
     pub(super) trainable: u64,
     pub(super) vocabulary: u64,
@@ -16,88 +19,215 @@ pub(super) struct Count {
     pub(super) hidden: u64,
     /// Keys and values of all layers.
     pub(super) cache_floats: u64,
-    /// A delta-net's state, once a sequence.
+    /// A delta-net's state and last inputs, once a sequence.
     pub(super) state_floats: u64,
-    /// What the dearest block keeps for its backward pass.
-    pub(super) block_floats: u64,
-    /// What a block's operation holds beside that while it runs.
-    pub(super) working_floats: u64,
+    /// What all blocks keep for their backward pass.
+    pub(super) blocks: Kept,
+    /// What the dearest block keeps.
+    pub(super) block: Kept,
+    /// What a block's operations hold while they run: forward alone, and backward beside what is kept.
+    pub(super) forward_floats: u64,
+    pub(super) backward_floats: u64,
+}
+
+/// Floats kept for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// A token.
+    pub(super) token: u64,
+    /// A place of a delta-net's chunks, which are padded.
+    pub(super) place: u64,
+}
+
+impl Kept {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            token: self.token + other.token,
+            place: self.place + other.place,
+        }
+    }
 }
 
 impl Count {
     pub(super) fn of(config: &ModelConfig, lora: &LoraSpec) -> Self {
         let tensors = config.tensors();
         let elements = |of: &dyn Fn(&TensorSpec) -> bool| -> u64 {
-            tensors
-                .iter()
-                .filter(|t| of(t))
-                .map(|t| t.elements() as u64)
-                .sum()
+            let chosen = tensors.iter().filter(|t| of(t));
+            chosen.map(|t| t.elements() as u64).sum()
         };
-        let rank = u64::from(lora.rank);
-        let (mut cache_floats, mut state_floats, mut block_floats) = (0, 0, 0);
-        for layer in &config.layers {
-            match layer.mixer {
-                Mixer::Attention { .. } => cache_floats += 2 * keys(config),
-                Mixer::DeltaNet(net) => {
-                    state_floats += (net.value_heads * net.key_dim * net.value_dim) as u64;
-                }
-            }
-            block_floats = block_floats.max(block(config, layer, rank));
-        }
+        let trainable = |of: &dyn Fn(&TensorSpec) -> bool| -> u64 {
+            tensors.iter().filter(|t| of(t)).map(|t| adapter(t, lora)).sum()
+        };
+        let quantisable = elements(&|t| matches!(t.role, Role::Linear | Role::Expert));
+        let blocks = Blocks {
+            config,
+            rank: u64::from(lora.rank),
+            experts: if trainable(&|t| t.role == Role::Expert) > 0 {
+                Adapted::Yes
+            } else {
+                Adapted::No
+            },
+        };
+        let each: Vec<Kept> = config.layers.iter().map(|layer| blocks.kept(layer)).collect();
+        let most = |floats: &dyn Fn(&LayerConfig) -> u64| config.layers.iter().map(floats).max().unwrap_or(0);
+        let merges = quantisable <= MERGE_LIMIT as u64;
+        let size = config.size();
         Self {
             parameters: elements(&|_| true),
-            quantisable: elements(&|t| matches!(t.role, Role::Linear | Role::Expert)),
-            trainable: tensors.iter().map(|t| adapter(t, lora)).sum(),
+            quantisable,
+            merged: if merges { elements(&is_merged) } else { 0 },
+            merged_head: if merges {
+                (config.vocab_size * config.hidden_size) as u64
+            } else {
+                0
+            },
+            trainable: trainable(&|_| true),
             vocabulary: config.vocab_size as u64,
             layers: config.layers.len() as u64,
             hidden: config.hidden_size as u64,
-            cache_floats,
-            state_floats,
-            block_floats,
-            // Gradients of the widest two tensors, and what is copied between them.
-            working_floats: 4 * (config.hidden_size + widest(config)) as u64,
+            cache_floats: size.cached_per_token,
+            state_floats: size.state_per_sequence,
+            blocks: each.iter().copied().fold(Kept::default(), Kept::plus),
+            block: each
+                .iter()
+                .copied()
+                .max_by_key(|kept| kept.token + kept.place)
+                .unwrap_or_default(),
+            forward_floats: most(&|layer| blocks.forward(layer)),
+            backward_floats: most(&|layer| blocks.backward(layer)),
         }
     }
 }
 
-fn keys(config: &ModelConfig) -> u64 {
-    (config.num_key_value_heads * config.head_dim) as u64
+/// Linear layers whose weight takes the adapter in for rollouts (`Decoder::merged`).
+fn is_merged(tensor: &TensorSpec) -> bool {
+    let apart = ["linear_attn", "shared_expert"];
+    tensor.role == Role::Linear && !apart.iter().any(|part| tensor.name.contains(part))
 }
 
-fn queries(config: &ModelConfig) -> u64 {
-    (config.num_attention_heads * config.head_dim) as u64
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Adapted {
+    Yes,
+    No,
 }
 
-fn widest(config: &ModelConfig) -> usize {
-    config.experts().map_or(config.intermediate_size, |e| {
-        e.per_token * e.intermediate_size + e.shared_size.unwrap_or(0)
-    })
+/// Counts what one block holds a token, operation by operation.
+struct Blocks<'a> {
+    config: &'a ModelConfig,
+    rank: u64,
+    /// Whether routed experts have adapters.
+    experts: Adapted,
 }
 
-/// What one block keeps: the inputs of norms and linear layers, queries and keys before their norm and before their
-/// rotation, what attention and SwiGLU need again, and each adapter's x·Aᵀ.
-fn block(config: &ModelConfig, layer: &LayerConfig, rank: u64) -> u64 {
-    let hidden = config.hidden_size as u64;
-    let mixer = match layer.mixer {
-        Mixer::Attention { .. } => {
-            let gate = if config.parts.attention_gate {
-                2 * queries(config)
-            } else {
-                0
-            };
-            4 * queries(config) + 4 * keys(config) + gate
+impl Blocks<'_> {
+    /// What a block keeps: the inputs of norms, of linear layers with an adapter, and what attention, SwiGLU and the
+    /// delta rule need again.
+    fn kept(&self, layer: &LayerConfig) -> Kept {
+        let hidden = self.hidden();
+        // Both norms' inputs and results.
+        let norms = Kept {
+            token: 4 * hidden,
+            place: 0,
+        };
+        let mlp = Kept {
+            token: self.mlp(layer.mlp),
+            place: 0,
+        };
+        let mixer = match layer.mixer {
+            Mixer::Attention { .. } => Kept {
+                token: self.attention(),
+                place: 0,
+            },
+            Mixer::DeltaNet(net) => self.delta_net(net),
+        };
+        norms.plus(mixer).plus(mlp)
+    }
+
+    fn hidden(&self) -> u64 {
+        self.config.hidden_size as u64
+    }
+
+    fn queries(&self) -> u64 {
+        (self.config.num_attention_heads * self.config.head_dim) as u64
+    }
+
+    fn keys(&self) -> u64 {
+        (self.config.num_key_value_heads * self.config.head_dim) as u64
+    }
+
+    /// q, k, v, o and the sums of its softmax; q and k before their norm; the output's gate and the gated output.
+    fn attention(&self) -> u64 {
+        let (queries, keys) = (self.queries(), self.keys());
+        let normed = if self.config.parts.qk_norm {
+            queries + keys
+        } else {
+            0
+        };
+        let gated = if self.config.parts.attention_gate {
+            2 * queries
+        } else {
+            0
+        };
+        2 * queries + 2 * keys + self.config.num_attention_heads as u64 + normed + gated + 4 * self.rank
+    }
+
+    fn mlp(&self, kind: MlpKind) -> u64 {
+        match kind {
+            MlpKind::Dense => 3 * self.config.intermediate_size as u64 + 3 * self.rank,
+            MlpKind::Experts(experts) => {
+                let (k, width) = (experts.per_token as u64, experts.intermediate_size as u64);
+                let adapted = match self.experts {
+                    Adapted::Yes => self.hidden() + width + 3 * self.rank,
+                    Adapted::No => 0,
+                };
+                let shared = experts
+                    .shared_size
+                    .map_or(0, |shared| 3 * shared as u64 + self.hidden() + 3 * self.rank);
+                // Gate and up of every chosen expert, its output, and what its weight came from.
+                k * (2 * width + self.hidden() + 8 + adapted) + 2 * experts.count as u64 + shared
+            }
         }
-        Mixer::DeltaNet(net) => (4 * net.conv_width() + 4 * net.values_width()) as u64,
-    };
-    let mlp = match layer.mlp {
-        MlpKind::Dense => 3 * config.intermediate_size as u64,
-        MlpKind::Experts(experts) => {
-            let routed = experts.per_token as u64 * (3 * experts.intermediate_size as u64 + 2 * hidden);
-            routed + 3 * experts.shared_size.unwrap_or(0) as u64 + experts.count as u64
+    }
+
+    /// The convolution's result, keys and queries before they are brought to length 1, values, gate and norm; then by
+    /// place what the chunked delta rule multiplies, its 32 × 32 inverses and, once a chunk, the state.
+    fn delta_net(&self, net: DeltaNetConfig) -> Kept {
+        const CHUNK: u64 = 32;
+        let (heads, key, value) = (net.value_heads as u64, net.key_dim as u64, net.value_dim as u64);
+        let (keys, values) = (net.keys_width() as u64, net.values_width() as u64);
+        Kept {
+            token: 2 * net.conv_width() as u64 + 2 * keys + 6 * values + 10 * heads + 3 * self.rank,
+            place: heads * (7 * key + 3 * value + 19 * CHUNK + key * value / CHUNK + 10),
         }
-    };
-    4 * hidden + mixer + mlp + 7 * rank
+    }
+
+    /// A pass without gradients.
+    fn forward(&self, layer: &LayerConfig) -> u64 {
+        let mixer = match layer.mixer {
+            Mixer::Attention { .. } => 3 * self.queries() + 3 * self.keys(),
+            Mixer::DeltaNet(net) => {
+                let kept = self.delta_net(net);
+                kept.token + kept.place
+            }
+        };
+        3 * self.hidden() + mixer.max(self.mlp_at_work(layer.mlp))
+    }
+
+    /// Gradients on their way through a block.
+    fn backward(&self, layer: &LayerConfig) -> u64 {
+        let mixer = match layer.mixer {
+            Mixer::Attention { .. } => 3 * self.queries() + 4 * self.keys(),
+            Mixer::DeltaNet(net) => 2 * net.conv_width() as u64 + 4 * net.values_width() as u64,
+        };
+        2 * self.hidden() + mixer.max(self.mlp_at_work(layer.mlp))
+    }
+
+    fn mlp_at_work(&self, kind: MlpKind) -> u64 {
+        match kind {
+            MlpKind::Dense => 3 * self.config.intermediate_size as u64,
+            MlpKind::Experts(experts) => experts.per_token as u64 * 3 * self.hidden(),
+        }
+    }
 }
 
 /// The adapter's values on one tensor.

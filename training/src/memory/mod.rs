@@ -1,7 +1,7 @@
 //! Memory foreseen: what a step needs by part, and the limits under which it fits.
 //!
 //! Figures come from `config.json` and the job alone. Activations are counted from what the operations keep for their
-//! backward pass; docs/results.md says how far measured peaks are from the sums.
+//! backward pass. `tests/step_memory.rs` holds the sums against the allocator's count, docs/results.md against processes.
 
 mod count;
 mod host;
@@ -12,7 +12,7 @@ pub use limit::{Budget, MemoryLimit, Work};
 
 use crate::model::ModelConfig;
 use crate::trainer::{Limits, Plan, Quantisation};
-use count::Count;
+use count::{Count, Kept};
 use serde::Serialize;
 
 /// Where weights lie, which decides their width.
@@ -31,8 +31,10 @@ pub struct Requirements {
     place: Place,
     work: Work,
     quantisation: Quantisation,
-    /// Completions of a step.
+    /// Completions of a step, of a prompt, and of an optimizer update.
     rows: u64,
+    group: u64,
+    update_rows: u64,
     /// Tokens of the longest prompt and of the longest completion.
     prompt: u64,
     completion: u64,
@@ -51,6 +53,8 @@ pub struct Estimate {
     pub tokens_per_step: u64,
     /// Bytes of the frozen weights.
     pub weights: u64,
+    /// Bytes of the second copy of linear layers and head that rollouts draw from, the adapter in it.
+    pub merged: u64,
     /// Bytes of the adapter, on the host and on the device, with the copy that a failed step falls back to.
     pub adapter: u64,
     /// Bytes of the adapter's gradients.
@@ -59,7 +63,7 @@ pub struct Estimate {
     pub optimizer: u64,
     /// Bytes of keys and values of the completions that are generated together.
     pub kv_cache: u64,
-    /// Bytes that the blocks keep for the backward pass of a micro-batch.
+    /// Bytes that the blocks keep for the backward pass of a micro-batch, and of gradients on their way.
     pub activations: u64,
     /// Bytes of logits, of rollout or update, whichever is more.
     pub logits: u64,
@@ -67,6 +71,22 @@ pub struct Estimate {
     pub program: u64,
     /// Bytes at the worst moment: rollouts and updates take turns.
     pub peak: u64,
+}
+
+/// Bytes while completions are drawn.
+struct Rollout {
+    merged: u64,
+    kv_cache: u64,
+    working: u64,
+    logits: u64,
+}
+
+/// Bytes while the adapter is changed.
+struct Update {
+    activations: u64,
+    logits: u64,
+    /// At the worst moment.
+    most: u64,
 }
 
 /// Limits under which a step fits, and what they lead to.
@@ -99,10 +119,12 @@ pub struct DoesNotFit {
 
 /// Places whose logits an update holds at once (`gspo::log_probs`).
 const LOGIT_CHUNK: u64 = 1024;
-/// Copies of logits that stand at once: logits, softmax, gradient; and, in rollouts, the host's.
-const LOGIT_COPIES: u64 = 3;
+/// Copies of logits that stand at once: as they are and as log-probabilities or their gradient.
+const LOGIT_COPIES: u64 = 2;
+/// The same in rollouts: the device's, and the host's by row.
+const DRAWN_COPIES: u64 = 3;
 /// Program, allocator and tokenizer.
-const PROGRAM: u64 = 40 << 20;
+const PROGRAM: u64 = 16 << 20;
 
 impl Requirements {
     /// Of `plan` with the model of this configuration, for `work` at `place`. `longest_prompt` is in tokens.
@@ -114,6 +136,11 @@ impl Requirements {
             work,
             quantisation: plan.quantisation,
             rows: plan.gspo.rollout_rows(),
+            group: u64::from(plan.gspo.group_size).max(1),
+            update_rows: plan
+                .gspo
+                .rollout_rows()
+                .div_ceil(u64::from(plan.gspo.minibatches).max(1)),
             prompt: longest_prompt,
             completion: u64::from(plan.rollout.max_completion_length),
             checkpointing: plan.gspo.gradient_checkpointing,
@@ -176,47 +203,102 @@ impl Requirements {
     }
 
     fn estimate(&self, limits: Limits, checkpointing: bool) -> Estimate {
-        let count = &self.count;
-        let sequence = self.prompt + self.completion;
-        let rows = self.drawn_together().min(limits.rollout_rows as u64);
-        let step_tokens = self.rows * sequence;
-        let micro = step_tokens.min((limits.micro_batch_tokens as u64).max(sequence));
-        let trainable = count.trainable;
-        let kept = if checkpointing {
-            (count.layers + 2) * count.hidden + count.block_floats
-        } else {
-            count.layers * count.block_floats
-        };
-        let float = match self.place {
-            Place::Cpu => 4,
-            Place::Gpu => 2,
-        };
-        let kv_cache = rows * (sequence * count.cache_floats + count.state_floats) * float;
-        let activations = micro * (kept + count.working_floats) * float;
-        let (drawn, learnt) = (rows, LOGIT_CHUNK.min(micro));
-        let logits = |places: u64| places * count.vocabulary * LOGIT_COPIES * 4;
+        let trainable = self.count.trainable;
+        let rollout = self.rollout(limits);
+        let update = self.update(limits, checkpointing);
         let weights = self.weights();
-        let (adapter, gradients, optimizer) = (12 * trainable, 8 * trainable, 16 * trainable);
-        let always = weights + adapter + optimizer + PROGRAM;
+        // As drawn from, and while it is changed: with what a failed step falls back to, and the graph's own.
+        let (held, adapter) = (12 * trainable, 20 * trainable);
+        let (moments, optimizer) = (8 * trainable, 16 * trainable);
+        let gradients = 8 * trainable;
+        let drawing = held + moments + rollout.merged + rollout.kv_cache + rollout.working + rollout.logits;
+        let learning = adapter + optimizer + gradients + update.most;
+        let worst = match self.work {
+            Work::Training { .. } => drawing.max(learning),
+            Work::Evaluation { .. } => drawing,
+        };
         Estimate {
-            parameters: count.parameters,
+            parameters: self.count.parameters,
             trainable,
-            tokens_per_step: step_tokens,
+            tokens_per_step: self.rows * (self.prompt + self.completion),
             weights,
+            merged: rollout.merged,
             adapter,
             gradients,
             optimizer,
-            kv_cache,
-            activations,
-            logits: logits(drawn).max(logits(learnt)),
+            kv_cache: rollout.kv_cache,
+            activations: update.activations,
+            logits: rollout.logits.max(update.logits),
             program: PROGRAM,
-            peak: always
-                + match self.work {
-                    Work::Training { .. } => {
-                        (kv_cache + logits(drawn)).max(activations + logits(learnt) + gradients)
-                    }
-                    Work::Evaluation { .. } => kv_cache + logits(drawn),
-                },
+            peak: PROGRAM + weights + worst,
+        }
+    }
+
+    fn rollout(&self, limits: Limits) -> Rollout {
+        let count = &self.count;
+        let rows = self.drawn_together().min(limits.rollout_rows as u64);
+        // A group shares its prompt; held-out questions have one each.
+        let prompts = match self.work {
+            Work::Training { heldout } => rows.min(self.rows.div_ceil(self.group).max(heldout)),
+            Work::Evaluation { .. } => rows,
+        };
+        let cached = rows * ((self.prompt + self.completion) * count.cache_floats + count.state_floats);
+        let merged = match (self.place, self.quantisation) {
+            (Place::Gpu, _) => 0,
+            (Place::Cpu, Quantisation::None) => count.merged + count.merged_head,
+            (Place::Cpu, Quantisation::Nf4) => count.merged_head,
+        };
+        Rollout {
+            merged: merged * self.float(),
+            // A layer is copied when rows join or leave.
+            kv_cache: (cached + cached / count.layers.max(1)) * self.float(),
+            working: (prompts * self.prompt).max(rows) * count.forward_floats * self.float(),
+            logits: rows * count.vocabulary * DRAWN_COPIES * 4,
+        }
+    }
+
+    fn update(&self, limits: Limits, checkpointing: bool) -> Update {
+        let count = &self.count;
+        let limit = (limits.micro_batch_tokens as u64).max(self.prompt + self.completion);
+        let prompts = self.rows.div_ceil(self.group);
+        let packed = |rows: u64| (prompts.min(rows) * self.prompt + rows * self.completion).min(limit);
+        let float = self.float();
+        let logits = |tokens: u64| LOGIT_CHUNK.min(tokens) * count.vocabulary * LOGIT_COPIES * 4;
+        let kept = |kept: Kept| kept.token + kept.place * self.padding() / 100;
+        let tokens = packed(self.update_rows);
+        // Final norm and what is read of it; with blocks run again, every block's input.
+        let (inputs, blocks, again) = if checkpointing {
+            (count.layers + 3, 0, kept(count.block))
+        } else {
+            (3, kept(count.blocks), 0)
+        };
+        let held = tokens * (inputs * count.hidden + blocks) * float;
+        let backward = tokens * (again + count.backward_floats) * float;
+        // Log-probabilities that stay fixed are taken of all rows first, with nothing kept.
+        let all = packed(self.rows);
+        let fixed = (all * count.forward_floats * float).max(logits(all));
+        let activations = held + backward;
+        Update {
+            activations,
+            logits: logits(tokens),
+            most: activations.max(held + logits(tokens)).max(fixed),
+        }
+    }
+
+    /// Places of a delta-net's chunks for a hundred tokens: prompts and completions are padded to whole chunks.
+    fn padding(&self) -> u64 {
+        const CHUNK: u64 = 32;
+        let tokens = self.prompt + self.group * self.completion;
+        let places =
+            self.prompt.next_multiple_of(CHUNK) + self.group * self.completion.next_multiple_of(CHUNK);
+        (100 * places).div_ceil(tokens.max(1))
+    }
+
+    /// Bytes of a value that is computed with.
+    fn float(&self) -> u64 {
+        match self.place {
+            Place::Cpu => 4,
+            Place::Gpu => 2,
         }
     }
 
@@ -229,10 +311,7 @@ impl Requirements {
     }
 
     fn weights(&self) -> u64 {
-        let width = match self.place {
-            Place::Cpu => 4,
-            Place::Gpu => 2,
-        };
+        let width = self.float();
         match self.quantisation {
             Quantisation::None => self.count.parameters * width,
             // Half a byte, and 8 bits and a little for each block of 64.

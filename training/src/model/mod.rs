@@ -76,7 +76,7 @@ pub struct Decoder {
 }
 
 /// Most values in linear layers for a second copy of them in rollouts: 256 MiB.
-const MERGE_LIMIT: usize = 1 << 26;
+pub(crate) const MERGE_LIMIT: usize = 1 << 26;
 
 /// x + mixer(norm(x)), then x + mlp(norm(x)).
 #[derive(Clone, Debug)]

@@ -74,6 +74,7 @@ pub(super) fn plain(report: &Value) -> String {
     let number = |key: &str| estimate[key].as_u64().unwrap_or(0);
     let parts = [
         ("weights", "weights"),
+        ("weights with the adapter in them", "merged"),
         ("adapter", "adapter"),
         ("gradients", "gradients"),
         ("optimizer", "optimizer"),
