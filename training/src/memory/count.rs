@@ -17,6 +17,8 @@ pub(super) struct Count {
     pub(super) vocabulary: u64,
     pub(super) layers: u64,
     pub(super) hidden: u64,
+    /// Bytes of a value that is computed with on the CPU.
+    pub(super) cpu_float: u64,
     /// Keys and values of all layers.
     pub(super) cache_floats: u64,
     /// A delta-net's state and last inputs, once a sequence.
@@ -85,6 +87,8 @@ impl Count {
             vocabulary: config.vocab_size as u64,
             layers: config.layers.len() as u64,
             hidden: config.hidden_size as u64,
+            // With delta-nets the CPU computes in f64, and has some of it in f32 beside for what is held so.
+            cpu_float: if config.delta_net().is_some() { 9 } else { 4 },
             cache_floats: size.cached_per_token,
             state_floats: size.state_per_sequence,
             blocks: each.iter().copied().fold(Kept::default(), Kept::plus),

@@ -252,7 +252,7 @@ impl Requirements {
             merged: merged * self.float(),
             // A layer is copied when rows join or leave.
             kv_cache: (cached + cached / count.layers.max(1)) * self.float(),
-            working: (prompts * self.prompt).max(rows) * count.forward_floats * self.float(),
+            working: (prompts * self.prompt).max(rows) * count.forward_floats * self.computed(),
             logits: rows * count.vocabulary * DRAWN_COPIES * 4,
         }
     }
@@ -262,7 +262,7 @@ impl Requirements {
         let limit = (limits.micro_batch_tokens as u64).max(self.prompt + self.completion);
         let prompts = self.rows.div_ceil(self.group);
         let packed = |rows: u64| (prompts.min(rows) * self.prompt + rows * self.completion).min(limit);
-        let float = self.float();
+        let float = self.computed();
         let logits = |tokens: u64| LOGIT_CHUNK.min(tokens) * count.vocabulary * LOGIT_COPIES * 4;
         let kept = |kept: Kept| kept.token + kept.place * self.padding() / 100;
         let tokens = packed(self.update_rows);
@@ -294,10 +294,18 @@ impl Requirements {
         (100 * places).div_ceil(tokens.max(1))
     }
 
-    /// Bytes of a value that is computed with.
+    /// Bytes of a value that is held: a weight, a key.
     fn float(&self) -> u64 {
         match self.place {
             Place::Cpu => 4,
+            Place::Gpu => 2,
+        }
+    }
+
+    /// Bytes of a value that is computed with.
+    fn computed(&self) -> u64 {
+        match self.place {
+            Place::Cpu => self.count.cpu_float,
             Place::Gpu => 2,
         }
     }
