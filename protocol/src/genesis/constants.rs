@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Constants {
     /// Least stake by role, base units.
     pub stakes: Stakes,
-    /// Rings of more members become a grid.
+    /// Rings of more members become a grid; where both take as long (`docs/scaling.md`).
     pub flat_ring_max: u32,
     /// Replica holders of a commit, where the job does not say.
     pub redundancy: u32,
@@ -46,7 +46,7 @@ impl Default for Constants {
     fn default() -> Self {
         Self {
             stakes: Stakes::default(),
-            flat_ring_max: 64,
+            flat_ring_max: 28,
             redundancy: 1,
             clock_skew_seconds: 120,
             ratchet_messages: 1 << 20,

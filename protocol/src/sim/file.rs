@@ -1,6 +1,7 @@
 //! Scenario files: one situation, and the invariant that must hold in it.
 
 use super::{Churn, Fault, LinkModel, Order, Outcome, Scenario};
+use crate::quant::{BLOCK, SEGMENT};
 use crate::ring::Layout;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -57,7 +58,7 @@ struct File {
     wire: crate::job::spec::Wire,
     #[serde(default = "one")]
     redundancy: u64,
-    #[serde(default = "sixty_four")]
+    #[serde(default = "flat_ring_max")]
     flat_ring_max: u32,
     #[serde(default)]
     order: Order,
@@ -144,8 +145,8 @@ fn ten() -> u64 {
     10
 }
 
-fn sixty_four() -> u32 {
-    64
+fn flat_ring_max() -> u32 {
+    crate::genesis::Constants::default().flat_ring_max
 }
 
 fn second() -> u64 {
@@ -156,9 +157,10 @@ fn day() -> u64 {
     86_400
 }
 
-/// Elements of a ring segment, of which `scale` stand for one.
+/// Elements of a ring segment, of which `scale` stand for one: whole blocks.
 fn segment(scale: u64) -> usize {
-    (crate::quant::SEGMENT / usize::try_from(scale).unwrap_or(usize::MAX).max(1)).max(1)
+    let elements = SEGMENT / usize::try_from(scale).unwrap_or(usize::MAX).max(1);
+    (elements / BLOCK).max(1) * BLOCK
 }
 
 /// Reads a scenario's file.

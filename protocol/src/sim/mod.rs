@@ -88,7 +88,7 @@ impl Default for Scenario {
             scale: 1,
             job: String::new(),
             links: LinkModel::default(),
-            flat_ring_max: 64,
+            flat_ring_max: crate::genesis::Constants::default().flat_ring_max,
             order: Order::Roster,
             train_ms: 1_000,
             churn: None,
