@@ -6,7 +6,7 @@
     reason = "helpers of a test fail by panicking and say what they saw"
 )]
 
-use gym_protocol::sim::{Outcome, Scenario, parse, run};
+use gym_protocol::sim::{Order, Outcome, Scenario, parse, run};
 use std::path::PathBuf;
 
 fn folder() -> PathBuf {
@@ -79,6 +79,25 @@ scenarios! {
 }
 
 #[test]
+fn a_measured_order_is_faster_in_a_ring_and_in_a_grid() {
+    let (scenario, _, _) = load("order");
+    for flat_ring_max in [28, 4096] {
+        let reduced = |order| {
+            let o = run(&Scenario {
+                order,
+                flat_ring_max,
+                members: 120,
+                ..scenario.clone()
+            });
+            let r = o.unwrap().rounds.remove(0);
+            r.reduced.unwrap() - r.manifest.unwrap()
+        };
+        let (measured, roster) = (reduced(Order::Measured), reduced(Order::Roster));
+        assert!(measured * 10 < roster * 9, "{measured} µs of {roster} µs");
+    }
+}
+
+#[test]
 fn every_file_is_played() {
     let mut found: Vec<String> = std::fs::read_dir(folder())
         .unwrap()
@@ -107,4 +126,31 @@ fn one_seed_gives_one_trace() {
         ..scenario
     };
     assert_ne!(run(&other).unwrap().trace, outcome.trace);
+}
+
+#[test]
+fn an_invariant_that_does_not_hold_is_said() {
+    let text = |invariant: &str, faults: &str| {
+        format!("invariant = \"{invariant}\"\nmembers = 3\nelements = 600\nfaults = [{faults}]\n")
+    };
+    let broken = |text: &str| {
+        let (scenario, invariant) = parse(text).unwrap();
+        invariant.broken(&scenario, &run(&scenario).unwrap())
+    };
+    let wrong: Vec<String> = (0..3)
+        .map(|m| format!("{{ member = {m}, kind = \"other_state\", value = 0 }}"))
+        .collect();
+    assert!(broken(&text("sum_exact", "")).is_empty());
+    assert!(
+        !broken(&text("sum_exact", &wrong.join(", "))).is_empty(),
+        "all agree on a wrong sum"
+    );
+    let silent = "{ member = 1, kind = \"mute_in_reduce\", value = 0 }";
+    assert!(broken(&text("bytes", "")).is_empty());
+    assert!(
+        !broken(&text("bytes", silent)).is_empty(),
+        "no round closed in its first view"
+    );
+    assert!(parse(&text("luck", "")).is_err());
+    assert!(parse(&text("bytes", "").replace("600", "0")).is_err());
 }

@@ -21,7 +21,7 @@ pub struct LinkModel {
     pub loss_ppm: u32,
     /// Clusters that members stand in, on a unit square; 0 puts all in one place.
     pub regions: u32,
-    /// One-way delay across the unit of length, added to `latency_ms`.
+    /// One-way delay added to `latency_ms` by distance: so much on average over all pairs.
     pub spread_ms: u64,
 }
 
@@ -52,6 +52,8 @@ pub(super) struct Wires {
     /// Every simulated byte stands for so many.
     scale: u64,
     places: Vec<(f64, f64)>,
+    /// Microseconds a unit of length.
+    slowness: f64,
     /// When each member's uplink is free again.
     uplinks: Vec<Micros>,
     /// When the last message on a (from, to) link arrives: links are FIFO.
@@ -66,11 +68,24 @@ pub(super) struct Wave {
     pub(super) left: Vec<(Micros, u32)>,
 }
 
+/// Over all pairs.
+fn mean_distance(places: &[(f64, f64)]) -> f64 {
+    let mut sum = 0.0;
+    let mut pairs = 0.0;
+    for (i, a) in places.iter().enumerate() {
+        for b in &places[..i] {
+            sum += (a.0 - b.0).hypot(a.1 - b.1);
+            pairs += 1.0;
+        }
+    }
+    if pairs > 0.0 { sum / pairs } else { 0.0 }
+}
+
 impl Wires {
     pub(super) fn new(model: LinkModel, members: u32, scale: u64, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed ^ 0x6c69_6e6b);
         let centres: Vec<(f64, f64)> = (0..model.regions).map(|_| (rng.random(), rng.random())).collect();
-        let places = (0..=members)
+        let places: Vec<(f64, f64)> = (0..=members)
             .map(|_| match centres.len() {
                 0 => (0.0, 0.0),
                 n => {
@@ -82,10 +97,17 @@ impl Wires {
                 }
             })
             .collect();
+        let far = mean_distance(&places);
+        let slowness = if far > 0.0 {
+            model.spread_ms as f64 * 1000.0 / far
+        } else {
+            0.0
+        };
         Self {
             model,
             scale: scale.max(1),
             places,
+            slowness,
             uplinks: vec![0; members as usize + 1],
             arrivals: BTreeMap::new(),
             rng,
@@ -96,7 +118,7 @@ impl Wires {
     pub(super) fn distance(&self, a: u32, b: u32) -> Micros {
         let place = |i: u32| self.places.get(i as usize).copied().unwrap_or_default();
         let ((x, y), (u, v)) = (place(a), place(b));
-        let away = (x - u).hypot(y - v) * self.model.spread_ms as f64 * 1000.0;
+        let away = (x - u).hypot(y - v) * self.slowness;
         self.model.latency_ms * 1000 + away as Micros
     }
 

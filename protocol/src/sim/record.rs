@@ -187,3 +187,116 @@ impl Record {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{CidBytes, Round, View};
+    use crate::message::{Entry, LeftOut, Reason};
+    use crate::sim::peer;
+
+    fn record(members: u32) -> Record {
+        let mut record = Record::default();
+        record.on_roster(
+            0,
+            &Roster {
+                job: CidBytes::default(),
+                round: Round(0),
+                attempt: 0,
+                members: Vec::new(),
+                parent: Hash32::ZERO,
+                checkpoint: CidBytes::default(),
+            },
+        );
+        for m in 0..members {
+            record.on_commitment(Some(m));
+            let receipt = Receipt {
+                job: CidBytes::default(),
+                round: Round(0),
+                roster: Hash32::ZERO,
+                member: peer(m),
+                commitment: Hash32::ZERO,
+                cid: CidBytes::default(),
+            };
+            record.on_receipt(Some((m + 1) % members), &receipt);
+        }
+        record.on_cutoff(5);
+        record
+    }
+
+    fn close(record: &mut Record, summed: &[u32], state: Hash32, alive: impl Fn(u32) -> bool) {
+        let entry = |m: &u32| Entry {
+            member: peer(*m),
+            cid: CidBytes::default(),
+            weight: 1,
+            server: peer(*m),
+        };
+        let manifest = Manifest {
+            job: CidBytes::default(),
+            round: Round(0),
+            view: View(0),
+            roster: Hash32::ZERO,
+            parent: Hash32::ZERO,
+            entries: summed.iter().map(entry).collect(),
+            grid: None,
+            left_out: vec![LeftOut {
+                member: peer(1),
+                reason: Reason::Unavailable,
+            }],
+        };
+        let close = Close {
+            job: CidBytes::default(),
+            round: Round(0),
+            view: View(0),
+            manifest: Hash32::ZERO,
+            state,
+            checkpoint: CidBytes::default(),
+            attests: Vec::new(),
+        };
+        record.on_close(9, &close, &manifest, 1, alive);
+    }
+
+    #[test]
+    fn a_commit_left_out_is_lost_while_a_holder_lives() {
+        let mut r = record(3);
+        close(&mut r, &[0, 1, 2], Hash32::ZERO, |_| true);
+        assert!(r.broken.lost.is_empty());
+        let mut r = record(3);
+        close(&mut r, &[0, 2], Hash32::ZERO, |m| m != 1);
+        assert_eq!(r.broken.lost.len(), 1, "2 holds it");
+        let mut r = record(3);
+        close(&mut r, &[0], Hash32::ZERO, |m| m == 0);
+        assert_eq!(
+            r.broken.lost.len(),
+            1,
+            "0 holds that of 2; nobody holds that of 1"
+        );
+    }
+
+    #[test]
+    fn a_second_close_or_another_state_is_noticed() {
+        let mut r = record(2);
+        close(&mut r, &[0, 1], Hash32([1; 32]), |_| true);
+        r.on_promote(0, 1, Hash32([1; 32]));
+        assert!(r.broken.state.is_empty());
+        r.on_promote(1, 1, Hash32([2; 32]));
+        close(&mut r, &[0, 1], Hash32([1; 32]), |_| true);
+        assert_eq!(r.broken.state.len(), 2);
+    }
+
+    #[test]
+    fn a_round_past_its_deadline_is_stuck_unless_no_quorum_lives() {
+        let schedule = ScheduleSpec::default();
+        let d = &schedule.deadlines;
+        let allowed = (d.train_ms + 2 * d.commit_ms + d.attest_ms) * 1000 + SLACK;
+        for (end, quorum, stuck) in [
+            (allowed, true, 0),
+            (allowed + 1, true, 1),
+            (allowed + 1, false, 0),
+        ] {
+            let mut r = record(3);
+            r.check_deadlines(end, &schedule, quorum);
+            assert_eq!(r.broken.stuck.len(), stuck);
+        }
+    }
+}
