@@ -21,6 +21,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the survival scenarios: killed, silent and lying workers
     Faults(FaultArgs),
+    /// Play a scenario file in the simulator: up to thousands of members on a virtual clock
+    Sim(SimArgs),
 }
 
 /// The run without a command.
@@ -61,6 +63,20 @@ pub(crate) struct FaultArgs {
     /// Only list them
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+/// `testnet sim`.
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// The scenario, as those under testnet/scenarios
+    #[arg(value_name = "SCENARIO.toml")]
+    pub(crate) scenario: PathBuf,
+    /// End with one JSON object on the last line of standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The seed in place of the file's
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod record;
 mod report;
 mod run;
 pub mod scenario;
+mod sim;
 mod watch;
 
 pub use board::Board;
@@ -51,6 +52,7 @@ pub fn main_from(args: Vec<OsString>) -> ExitCode {
     let done = match cli.command {
         None => run::main(&cli.run),
         Some(Command::Faults(args)) => scenario::main(&args),
+        Some(Command::Sim(args)) => sim::main(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
