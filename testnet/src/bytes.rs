@@ -76,6 +76,7 @@ mod tests {
             signers: Vec::new(),
             members: ["a", "b", "c", "d"].map(String::from).to_vec(),
             left_out: Vec::new(),
+            grid: None,
         };
         let rounds = [closed.clone(), closed];
         assert_eq!(theory(Wire::F32, 1000, "b", rounds.iter()), 2 * (2 * 3 * 250 * 4));

@@ -108,6 +108,9 @@ pub struct Closed {
     pub members: Vec<String>,
     /// Whose are not.
     pub left_out: Vec<LeftOut>,
+    /// Rows and columns, where they were summed in a grid.
+    #[serde(default)]
+    pub grid: Option<(u32, u32)>,
 }
 
 /// A member whose delta is not in the sum.

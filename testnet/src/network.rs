@@ -6,6 +6,7 @@ use crate::node::{NodeProcess, NodeSpec, Program};
 use anyhow::{Context, bail};
 use hanzod::role::Role;
 use serde_json::Value;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the nodes may take to find each other.
@@ -28,6 +29,19 @@ impl Network {
     /// # Errors
     /// What the node says.
     pub fn found(program: Program, folder: RunFolder, interrupt: Interrupt) -> anyhow::Result<Self> {
+        Self::found_with(program, folder, interrupt, &[])
+    }
+
+    /// The same with constants of the genesis file changed: (line of the template, line in its place).
+    ///
+    /// # Errors
+    /// What the node says; a line that the template has not.
+    pub fn found_with(
+        program: Program,
+        folder: RunFolder,
+        interrupt: Interrupt,
+        constants: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         let genesis = folder.genesis();
         let args: [&std::ffi::OsStr; 6] = [
             "genesis".as_ref(),
@@ -40,6 +54,7 @@ impl Network {
         program
             .run(folder.root(), &args)
             .context("writing the genesis file")?;
+        change(&genesis, constants)?;
         let mut this = Self {
             program,
             folder,
@@ -216,4 +231,13 @@ fn address(node: &NodeProcess) -> anyhow::Result<String> {
 fn is_worker(peer: &Value) -> bool {
     let roles = peer["roles"].as_array();
     peer["standing"] == "member" && roles.is_some_and(|roles| roles.iter().any(|role| role == "worker"))
+}
+
+fn change(genesis: &Path, constants: &[(&str, &str)]) -> anyhow::Result<()> {
+    let mut text = std::fs::read_to_string(genesis).context("reading the genesis file")?;
+    for (from, to) in constants {
+        anyhow::ensure!(text.contains(from), "the genesis file has no line {from:?}");
+        text = text.replacen(from, to, 1);
+    }
+    std::fs::write(genesis, text).context("changing the genesis file")
 }

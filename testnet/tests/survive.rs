@@ -58,6 +58,11 @@ fn slow_a_frozen_worker_does_not_stop_the_others() {
 }
 
 #[test]
+fn slow_a_worker_killed_in_a_grid_is_stood_in_for_and_comes_back() {
+    survives("killed-in-grid");
+}
+
+#[test]
 fn slow_a_chunk_for_the_wrong_round_is_refused() {
     survives("wrong-round");
 }

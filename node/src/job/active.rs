@@ -155,6 +155,7 @@ impl Active {
                 "signers": text(&signers),
                 "members": text(&members),
                 "left_out": left_out,
+                "grid": manifest.and_then(|m| m.grid).map(|g| [g.rows, g.columns]),
             }),
         );
         self.last_close = Some((close.clone(), signers, members.len()));

@@ -12,19 +12,37 @@ const ROUND: u64 = 1;
 
 /// Killed when it starts to train: the round closes without it.
 pub(super) fn in_train(stage: &Stage) -> anyhow::Result<()> {
-    let lab = die(stage, "die-in-train@1")?;
+    let lab = die(stage, "die-in-train@1", &[])?;
     without_it(&lab)
 }
 
 /// Killed when its delta is trained, before its commit has receipts: the round closes without it.
 pub(super) fn in_commit(stage: &Stage) -> anyhow::Result<()> {
-    let lab = die(stage, "die-in-commit@1")?;
+    let lab = die(stage, "die-in-commit@1", &[])?;
     without_it(&lab)
 }
 
 /// Killed when it would send its first ring segment: a holder of its replica contributes for it.
 pub(super) fn in_reduce(stage: &Stage) -> anyhow::Result<()> {
-    let lab = die(stage, "die-in-reduce@1")?;
+    contributed_for(&die(stage, "die-in-reduce@1", &[])?)
+}
+
+/// The same where four are summed in a grid of two by two.
+pub(super) fn in_grid(stage: &Stage) -> anyhow::Result<()> {
+    let grid = [("flat_ring_max = 28", "flat_ring_max = 3")];
+    let lab = die(stage, "die-in-reduce@1", &grid)?;
+    for closed in lab.board.closed.values().filter(|c| c.members.len() == 4) {
+        ensure!(closed.grid == Some((2, 2)), "not summed in a grid: {closed:?}");
+    }
+    ensure!(
+        lab.closed(0)?.grid.is_some(),
+        "round 0 has not four members: {:?}",
+        lab.closed(0)
+    );
+    contributed_for(&lab)
+}
+
+fn contributed_for(lab: &Lab) -> anyhow::Result<()> {
     let (closed, peer) = (lab.closed(ROUND)?, lab.peer(VICTIM)?);
     ensure!(
         closed.members.contains(&peer),
@@ -52,8 +70,8 @@ fn without_it(lab: &Lab) -> anyhow::Result<()> {
 }
 
 /// Lets the victim die, starts it again, and sees the job to its end with the victim back in it.
-fn die(stage: &Stage, fault: &str) -> anyhow::Result<Lab> {
-    let mut lab = Lab::start(stage, ROUNDS, VICTIM, fault)?;
+fn die(stage: &Stage, fault: &str, constants: &[(&str, &str)]) -> anyhow::Result<Lab> {
+    let mut lab = Lab::start_with(stage, ROUNDS, VICTIM, fault, constants)?;
     let mut died = false;
     lab.follow(|lab| {
         let victim = lab.network.node_mut(VICTIM)?;

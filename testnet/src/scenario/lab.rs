@@ -31,11 +31,23 @@ pub(super) struct Lab {
 impl Lab {
     /// Starts an orchestrator and the workers, `victim` among them with its fault, and submits a job of `rounds`.
     pub(super) fn start(stage: &Stage, rounds: u64, victim: &str, fault: &str) -> anyhow::Result<Self> {
+        Self::start_with(stage, rounds, victim, fault, &[])
+    }
+
+    /// The same with constants of the network changed.
+    pub(super) fn start_with(
+        stage: &Stage,
+        rounds: u64,
+        victim: &str,
+        fault: &str,
+        constants: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
         assets::write(stage.folder.root())?;
-        let mut network = Network::found(
+        let mut network = Network::found_with(
             stage.program.clone(),
             stage.folder.clone(),
             stage.interrupt.clone(),
+            constants,
         )?;
         let worker = |i: usize| {
             let name = format!("worker-{i}");

@@ -55,6 +55,11 @@ pub const ALL: &[Scenario] = &[
         play: killed::in_reduce,
     },
     Scenario {
+        name: "killed-in-grid",
+        about: "the same where four workers are summed in a grid of two by two",
+        play: killed::in_grid,
+    },
+    Scenario {
         name: "silent-in-train",
         about: "a worker whose training never ends: the round closes without it",
         play: silent::in_train,
