@@ -86,7 +86,6 @@ fn a_measured_order_is_faster_in_a_ring_and_in_a_grid() {
             let o = run(&Scenario {
                 order,
                 flat_ring_max,
-                members: 120,
                 ..scenario.clone()
             });
             let r = o.unwrap().rounds.remove(0);
