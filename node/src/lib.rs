@@ -3,6 +3,7 @@
 pub mod api;
 mod cli;
 pub mod config;
+pub mod connected;
 pub mod content;
 pub mod counter;
 pub mod files;

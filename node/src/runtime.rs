@@ -2,6 +2,7 @@
 
 use crate::api::{self, ContentApi, JobsApi, Server};
 use crate::config::Config;
+use crate::connected::Connected;
 use crate::content::store::StoreError;
 use crate::content::unixfs::Layout;
 use crate::content::{self, Content, bitswap};
@@ -9,9 +10,9 @@ use crate::files::{self, FileError};
 use crate::home::{Home, HomeError, HomeLock};
 use crate::identity::{KeyError, NodeIdentity};
 use crate::job;
-use crate::link::{Acceptor, LinkContext, LinkPool};
+use crate::link::LinkPool;
 use crate::metrics::Metrics;
-use crate::net::{self, Driver, NetEvent, NetHandle};
+use crate::net::{self, NetEvent, NetHandle};
 use gym_protocol::cbor::CborError;
 use gym_protocol::genesis::{Constants, Genesis, GenesisError, MAX_FILE};
 use gym_protocol::ids::Hash32;
@@ -247,43 +248,29 @@ fn start_network(
     identity: Arc<NodeIdentity>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Parts, StartError> {
-    let metrics = Metrics::default();
     let stop = CancellationToken::new();
     let (content, exchange) = content::open(content_config(&home, &config))?;
     let mut bootstrap = config.network.bootstrap.clone();
     bootstrap.extend(network.bootstrap(&home.genesis())?);
-    let started = Driver::start(net::Setup {
+    let setup = net::Setup {
         config: config.network.clone(),
         roles: config.roles.clone(),
-        identity: Arc::clone(&identity),
-        metrics: metrics.clone(),
+        identity,
+        metrics: Metrics::default(),
         bootstrap,
         content: exchange,
-    })?;
-    let context = LinkContext {
-        identity: Arc::clone(&identity),
-        net: started.handle.clone(),
-        streams: started.streams,
-        events: started.event_sender,
-        metrics: metrics.clone(),
-        stop: stop.clone(),
-        config: link_config(&network.genesis.constants),
-        epoch: Instant::now(),
     };
-    let acceptor = Acceptor::new(context.clone()).map_err(|_| StartError::Links)?;
-    tasks.spawn(started.driver.run(stop.clone()));
-    tasks.spawn(acceptor.run());
-    let (net, events, links) = (started.handle, started.events, LinkPool::new(context));
+    let connected = Connected::start(setup, link_config(&network.genesis.constants), &stop, tasks)?;
     Ok(Parts {
         home,
         config,
         network,
-        identity,
-        net,
-        events,
-        links,
+        identity: connected.identity,
+        net: connected.net,
+        events: connected.events,
+        links: connected.links,
         content,
-        metrics,
+        metrics: connected.metrics,
         stop,
     })
 }

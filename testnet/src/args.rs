@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Faults(FaultArgs),
     /// Play a scenario file in the simulator: up to thousands of members on a virtual clock
     Sim(SimArgs),
+    /// Measure the speed of the node's own code
+    Bench(crate::bench::BenchArgs),
 }
 
 /// The run without a command.

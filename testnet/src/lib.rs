@@ -3,6 +3,7 @@
 //! Every node is a process of this very program: `testnet node ARGUMENTS` is `hanzod ARGUMENTS` ([`node::entry`]).
 
 mod args;
+mod bench;
 mod board;
 mod bytes;
 mod cpu;
@@ -53,6 +54,7 @@ pub fn main_from(args: Vec<OsString>) -> ExitCode {
         None => run::main(&cli.run),
         Some(Command::Faults(args)) => scenario::main(&args),
         Some(Command::Sim(args)) => sim::main(&args),
+        Some(Command::Bench(args)) => bench::main(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,7 +21,6 @@ mod inbound;
 mod log;
 mod member;
 mod orchestrate;
-mod outbox;
 mod publish;
 mod replica;
 mod service;

@@ -1,6 +1,7 @@
 //! The receiving side: accepts streams, answers handshakes, opens frames, holds each to its link.
 
 use super::frame::{self, MAX_FRAME};
+use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetEvent, peer_bytes};
@@ -201,7 +202,9 @@ impl Incoming {
             self.check(&frame.header).map_err(End::Offence)?;
             let mut payload = frame.sealed;
             let sealed = payload.len();
+            let watch = CpuWatch::start();
             let opened = state.open(self.context.now_ms(), &frame.associated, &mut payload);
+            watch.count(&self.context.metrics, "gym_link_open_cpu_nanoseconds_total");
             state = Receiving::Open(opened.map_err(|e| self.unopened(e))?);
             self.context
                 .count("received", frame.header.kind, sealed, 4 + length - sealed);

@@ -13,11 +13,14 @@
 mod frame;
 mod incoming;
 mod offence;
+mod outbox;
 mod outgoing;
 mod pool;
+mod watch;
 
 pub use incoming::Acceptor;
 pub use offence::LinkOffence;
+pub use outbox::Outbox;
 pub use pool::{Damage, LinkError, LinkPool};
 
 use crate::identity::NodeIdentity;

@@ -2,6 +2,7 @@
 
 use super::frame;
 use super::pool::Damage;
+use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetError, NetEvent, peer_id};
@@ -160,8 +161,10 @@ impl Writer {
         let associated = cbor::to_wire(&outgoing.header)?;
         let mut sealed = Vec::with_capacity(outgoing.payload.len() + FIRST_OVERHEAD_BYTES);
         sealed.extend_from_slice(&outgoing.payload);
+        let watch = CpuWatch::start();
         link.sealer
             .seal(self.context.now_ms(), &associated, &mut sealed)?;
+        watch.count(&self.context.metrics, "gym_link_seal_cpu_nanoseconds_total");
         let head = frame::head(&associated);
         match outgoing.damage {
             Damage::None => write_frame(&mut link.stream, &[&head, &sealed]).await?,

@@ -316,6 +316,34 @@ pub enum Wire {
     Q8,
 }
 
+impl Wire {
+    /// Every precision.
+    pub const ALL: [Self; 2] = [Self::F32, Self::Q8];
+
+    /// Its name in job files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Q8 => "q8",
+        }
+    }
+}
+
+/// A name that no wire precision has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no wire precision: one of {names}", names = Wire::ALL.map(Wire::name).join(", "))]
+pub struct WireNameError(String);
+
+impl std::str::FromStr for Wire {
+    type Err = WireNameError;
+
+    fn from_str(name: &str) -> Result<Self, WireNameError> {
+        let found = Self::ALL.into_iter().find(|w| w.name() == name);
+        found.ok_or_else(|| WireNameError(name.to_owned()))
+    }
+}
+
 /// The outer step taken with the mean delta.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case", tag = "kind")]

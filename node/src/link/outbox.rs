@@ -1,6 +1,6 @@
-//! Frames on their way to the links: in order for each peer, without holding up the job's task.
+//! Frames on their way to the links: in order for each peer, without holding up whoever sends them.
 
-use crate::link::{Damage, LinkPool};
+use super::{Damage, LinkPool};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ type Frame = (LinkHeader, Vec<u8>, Damage);
 
 /// One queue and one task for each peer.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     links: LinkPool,
     failed: mpsc::Sender<PeerBytes>,
     queues: HashMap<PeerBytes, mpsc::Sender<Frame>>,
@@ -21,7 +21,8 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Peers that take nothing are told to `failed`.
-    pub(crate) fn new(links: LinkPool, failed: mpsc::Sender<PeerBytes>) -> Self {
+    #[must_use]
+    pub fn new(links: LinkPool, failed: mpsc::Sender<PeerBytes>) -> Self {
         Self {
             links,
             failed,
@@ -30,13 +31,7 @@ impl Outbox {
     }
 
     /// Queues a frame. `false` when the peer's queue is full: it takes nothing.
-    pub(crate) fn send(
-        &mut self,
-        to: &PeerBytes,
-        header: LinkHeader,
-        payload: Vec<u8>,
-        damage: Damage,
-    ) -> bool {
+    pub fn send(&mut self, to: &PeerBytes, header: LinkHeader, payload: Vec<u8>, damage: Damage) -> bool {
         let queue = match self.queues.get(to) {
             Some(queue) if !queue.is_closed() => queue.clone(),
             Some(_) | None => self.open(to),

@@ -1,0 +1,317 @@
+//! One member: the node's network and sealed links, and the ring's machine, as a job drives them.
+
+use super::data;
+use super::stages::{Stages, process_cpu, thread_cpu};
+use super::words::{Answer, Measured, Order, Setup};
+use crate::output::line;
+use anyhow::{Context, bail};
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
+use gym_protocol::message::{LinkHeader, LinkKind, Phase};
+use gym_protocol::quant::SEGMENT;
+use gym_protocol::ring::{Config, Contribution, Reduced, Ring, Schedule, Segment};
+use hanzod::connected::{Connected, default_limits};
+use hanzod::content::{self, bitswap, unixfs::Layout};
+use hanzod::home::Home;
+use hanzod::identity::NodeIdentity;
+use hanzod::link::{Damage, Outbox};
+use hanzod::metrics::Metrics;
+use hanzod::net::{self, Mdns, NetEvent};
+use hanzod::role::{Role, Roles};
+use std::io::BufRead as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything of a round may take.
+const DEADLINE: Duration = Duration::from_secs(240);
+const GENESIS: Hash32 = Hash32([7; 32]);
+
+/// Runs a member until the benchmark closes its pipe.
+pub(super) fn main() -> anyhow::Result<()> {
+    let (sender, orders) = mpsc::channel(4);
+    std::thread::Builder::new().name("orders".into()).spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+        // The benchmark is gone.
+        std::process::exit(0);
+    })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("starting the member's runtime")?;
+    let result = runtime.block_on(obey(orders));
+    if let Err(e) = &result {
+        say(&Answer::Failed(format!("{e:#}")))?;
+    }
+    result
+}
+
+fn say(answer: &Answer) -> anyhow::Result<()> {
+    line(&serde_json::to_string(answer)?);
+    Ok(())
+}
+
+async fn obey(mut orders: mpsc::Receiver<String>) -> anyhow::Result<()> {
+    let mut member: Option<Member> = None;
+    while let Some(line) = orders.recv().await {
+        let answer = match (serde_json::from_str(&line)?, &mut member) {
+            (Order::Start(setup), member @ None) => {
+                let (started, answer) = Member::start(setup).await?;
+                *member = Some(started);
+                answer
+            }
+            (Order::Meet { peer, address }, Some(member)) => member.meet(&peer, &address).await?,
+            (Order::Prepare { round }, Some(member)) => member.prepare(round),
+            (Order::Go, Some(member)) => member.go().await?,
+            (order, _) => bail!("{order:?} out of order"),
+        };
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+struct Member {
+    setup: Setup,
+    node: Connected,
+    outbox: Outbox,
+    failed: mpsc::Receiver<PeerBytes>,
+    next: PeerBytes,
+    round: u64,
+    contribution: Option<Contribution>,
+    _tasks: JoinSet<()>,
+}
+
+impl Member {
+    async fn start(setup: Setup) -> anyhow::Result<(Self, Answer)> {
+        let home = Home::locate(Some(&setup.home))?;
+        home.create()?;
+        let store = content::Config {
+            root: home.content(),
+            limit: 1 << 20,
+            layout: Layout::default(),
+            bitswap: bitswap::Config::default(),
+        };
+        let (_, exchange) = content::open(store)?;
+        let network = net::Setup {
+            config: net::Config {
+                listen: vec![setup.listen.parse().context("the address to listen on")?],
+                mdns: Mdns::Off,
+                ..net::Config::default()
+            },
+            roles: Roles::from_iter([Role::Worker]),
+            identity: Arc::new(NodeIdentity::create(&home, GENESIS)?),
+            metrics: Metrics::default(),
+            bootstrap: Vec::new(),
+            content: exchange,
+        };
+        let mut tasks = JoinSet::new();
+        let node = Connected::start(network, default_limits(), &CancellationToken::new(), &mut tasks)?;
+        let address = listener(&node).await?;
+        let (failures, failed) = mpsc::channel(4);
+        let me = node.identity.peer();
+        let member = Self {
+            outbox: Outbox::new(node.links.clone(), failures),
+            next: me.clone(),
+            node,
+            setup,
+            failed,
+            round: 0,
+            contribution: None,
+            _tasks: tasks,
+        };
+        Ok((
+            member,
+            Answer::Listening {
+                peer: hex::encode(me.as_bytes()),
+                address,
+            },
+        ))
+    }
+
+    async fn meet(&mut self, peer: &str, address: &str) -> anyhow::Result<Answer> {
+        self.next = PeerBytes::new(hex::decode(peer)?).context("the next member's peer id")?;
+        if self.next != self.node.identity.peer() {
+            self.node.net.dial_address(address.parse()?).await?;
+            self.node.net.record(&self.next).await?;
+        }
+        Ok(Answer::Met)
+    }
+
+    fn prepare(&mut self, round: u64) -> Answer {
+        let delta = data::delta(self.setup.slot, self.setup.elements);
+        self.contribution = Some(Contribution::new(delta, data::weight(self.setup.slot)));
+        self.round = round;
+        Answer::Prepared
+    }
+
+    async fn go(&mut self) -> anyhow::Result<Answer> {
+        let contribution = self.contribution.take().context("nothing was prepared")?;
+        let before = self.counted();
+        let (cpu, links, start) = (
+            process_cpu(),
+            Stages::of_links(&self.node.metrics),
+            Instant::now(),
+        );
+        let mut machine = Machine::new(self.config()?, contribution);
+        let reduced = tokio::time::timeout(DEADLINE, self.reduce(&mut machine))
+            .await
+            .context("the all-reduce took too long")??;
+        let wall_s = start.elapsed().as_secs_f64();
+        let cpu_s = process_cpu() - cpu;
+        let after = self.counted();
+        let links_now = Stages::of_links(&self.node.metrics);
+        let mut stages = machine.stages();
+        stages.seal = links_now.seal - links.seal;
+        stages.open = links_now.open - links.open;
+        let known: f64 = stages.named().iter().map(|(_, s)| s).sum();
+        stages.transport = (cpu_s - known).max(0.0);
+        stages.wait = (wall_s - cpu_s).max(0.0);
+        Ok(Answer::Done(Box::new(Measured {
+            wall_s,
+            cpu_s,
+            stages,
+            sealed_bytes: after.0 - before.0,
+            header_bytes: after.1 - before.1,
+            handshake_bytes: self.node.metrics.get("gym_link_handshake_bytes_total", &[]),
+            mean: data::digest(&reduced.mean),
+        })))
+    }
+
+    /// Sealed payload and what is around it, sent so far.
+    fn counted(&self) -> (u64, u64) {
+        let of = |name| self.node.metrics.get(name, &[("kind", "ring")]);
+        (
+            of("gym_link_sent_bytes_total"),
+            of("gym_link_sent_header_bytes_total"),
+        )
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        Ok(Config {
+            schedule: Schedule {
+                slots: self.setup.members,
+                elements: self.setup.elements,
+                segment: SEGMENT,
+            },
+            slot: self.setup.slot,
+            wire: super::wire(&self.setup.wire)?,
+            total_weight: data::total_weight(self.setup.members),
+        })
+    }
+
+    async fn reduce(&mut self, machine: &mut Machine) -> anyhow::Result<Reduced> {
+        let mut out = Vec::new();
+        machine.start(&mut out);
+        loop {
+            for segment in out.drain(..) {
+                self.send(segment)?;
+            }
+            if let Some(reduced) = machine.finish() {
+                return Ok(reduced);
+            }
+            tokio::select! {
+                event = self.node.events.recv() => match event {
+                    Some(NetEvent::Sealed { header, payload, .. }) if header.round == self.round => {
+                        machine.receive(segment_of(&header, payload)?, &mut out)?;
+                    }
+                    Some(NetEvent::LinkOffence { what, .. }) => bail!("a link was closed: {what}"),
+                    Some(NetEvent::LinkFailed { reason, .. }) => bail!("a frame was not delivered: {reason}"),
+                    Some(_) => {}
+                    None => bail!("the network has stopped"),
+                },
+                Some(peer) = self.failed.recv() => bail!("{peer} takes nothing"),
+            }
+        }
+    }
+
+    fn send(&mut self, s: Segment) -> anyhow::Result<()> {
+        let header = LinkHeader {
+            kind: LinkKind::Ring.number(),
+            job: CidBytes::new(vec![1; 36]).context("a CID of 36 bytes")?,
+            round: self.round,
+            view: 0,
+            manifest: Hash32([2; 32]),
+            phase: s.phase.number(),
+            step: s.step,
+            chunk: s.chunk,
+            segment: s.segment,
+            slot: self.setup.slot,
+            sender: self.node.identity.peer(),
+            receiver: self.next.clone(),
+        };
+        if !self.outbox.send(&self.next, header, s.payload, Damage::None) {
+            bail!("the next member takes nothing");
+        }
+        Ok(())
+    }
+}
+
+/// The ring's machine, timed.
+struct Machine {
+    ring: Ring,
+    cpu: f64,
+}
+
+impl Machine {
+    fn new(config: Config, own: Contribution) -> Self {
+        let before = thread_cpu();
+        Self {
+            ring: Ring::new(config, own),
+            cpu: thread_cpu() - before,
+        }
+    }
+
+    fn timed<T>(&mut self, act: impl FnOnce(&mut Ring) -> T) -> T {
+        let before = thread_cpu();
+        let result = act(&mut self.ring);
+        self.cpu += thread_cpu() - before;
+        result
+    }
+
+    fn start(&mut self, out: &mut Vec<Segment>) {
+        self.timed(|ring| ring.start(out));
+    }
+
+    fn receive(&mut self, segment: Segment, out: &mut Vec<Segment>) -> anyhow::Result<()> {
+        Ok(self.timed(|ring| ring.receive(segment, out))?)
+    }
+
+    fn finish(&mut self) -> Option<Reduced> {
+        self.timed(|ring| ring.finish())
+    }
+
+    fn stages(&self) -> Stages {
+        Stages {
+            add: self.cpu,
+            ..Stages::default()
+        }
+    }
+}
+
+async fn listener(node: &Connected) -> anyhow::Result<String> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(address) = node.net.listeners().await?.pop() {
+            return Ok(address.to_string());
+        }
+        if Instant::now() >= until {
+            bail!("it does not listen after 20 s");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn segment_of(header: &LinkHeader, payload: Vec<u8>) -> anyhow::Result<Segment> {
+    Ok(Segment {
+        phase: Phase::from_number(header.phase).context("a phase that does not exist")?,
+        step: header.step,
+        chunk: header.chunk,
+        segment: header.segment,
+        payload,
+    })
+}

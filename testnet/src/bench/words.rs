@@ -1,0 +1,69 @@
+//! What the benchmark and its members say to each other: one JSON object a line over their pipes.
+
+use super::stages::Stages;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What a member is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// Its slot.
+    pub(super) slot: u32,
+    /// Slots of the ring.
+    pub(super) members: u32,
+    /// Elements that each member brings.
+    pub(super) elements: usize,
+    /// Precision on the wire, by name.
+    pub(super) wire: String,
+    /// An empty folder of its own.
+    pub(super) home: PathBuf,
+    /// The address to listen on.
+    pub(super) listen: String,
+}
+
+/// From the benchmark to a member.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Start, and say where you listen.
+    Start(Setup),
+    /// Connect to this peer (hex) at this address, the next in the ring.
+    Meet { peer: String, address: String },
+    /// Make the round's delta.
+    Prepare { round: u64 },
+    /// Reduce it now.
+    Go,
+}
+
+/// From a member.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// It listens.
+    Listening { peer: String, address: String },
+    /// It knows the next.
+    Met,
+    /// It has the round's delta.
+    Prepared,
+    /// It has the mean.
+    Done(Box<Measured>),
+    /// It cannot go on.
+    Failed(String),
+}
+
+/// One round of one member.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// From the order to the mean, seconds.
+    pub(super) wall_s: f64,
+    /// Processor time of the process meanwhile, seconds.
+    pub(super) cpu_s: f64,
+    /// What it went into.
+    pub(super) stages: Stages,
+    /// Sealed ring payload handed to the stream, bytes.
+    pub(super) sealed_bytes: u64,
+    /// Frame headers and lengths around it.
+    pub(super) header_bytes: u64,
+    /// Handshakes since the process began, bytes.
+    pub(super) handshake_bytes: u64,
+    /// BLAKE3 of the mean's bits, hex.
+    pub(super) mean: String,
+}
