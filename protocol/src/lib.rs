@@ -17,3 +17,4 @@ pub mod sim;
 pub mod state;
 pub mod tensor;
 pub mod time;
+mod wide;

@@ -47,7 +47,8 @@ pub fn width(contributions: u32) -> u32 {
 /// The most contributions a sum may have: their bound still fits an i32.
 pub const MAX_CONTRIBUTIONS: u32 = (i32::MAX / Q8_MAX) as u32;
 
-fn bound(contributions: u32) -> i32 {
+/// The largest magnitude that the sum of `contributions` can have.
+pub(crate) fn bound(contributions: u32) -> i32 {
     contributions.clamp(1, MAX_CONTRIBUTIONS) as i32 * Q8_MAX
 }
 
@@ -60,22 +61,42 @@ pub fn packed_len(n: usize, width: u32) -> usize {
 /// Packs the sums of `contributions` members, which must lie within ±127·contributions.
 #[must_use]
 pub fn pack(sums: &[i32], contributions: u32) -> Vec<u8> {
+    debug_assert!(sums.iter().all(|s| s.abs() <= bound(contributions)));
     let width = width(contributions);
+    let mut out = vec![0; packed_len(sums.len(), width)];
+    put_bits(sums, width, &mut out);
+    out
+}
+
+/// Writes integers, `width` bits each, to exactly their bytes.
+pub(crate) fn put_bits(sums: &[i32], width: u32, out: &mut [u8]) {
     let mask = low_bits(width);
-    let mut out = Vec::with_capacity(packed_len(sums.len(), width) + 4);
-    let (mut bits, mut held) = (0u64, 0);
+    let (mut bits, mut held, mut at) = (0u64, 0, 0);
     for &sum in sums {
-        debug_assert!(sum.abs() <= bound(contributions));
         bits |= (u64::from(sum as u32) & mask) << held;
         held += width;
         if held >= 32 {
-            out.extend_from_slice(&(bits as u32).to_le_bytes());
+            out[at..at + 4].copy_from_slice(&(bits as u32).to_le_bytes());
+            at += 4;
             bits >>= 32;
             held -= 32;
         }
     }
-    out.extend_from_slice(&bits.to_le_bytes()[..held.div_ceil(8) as usize]);
-    out
+    let rest = held.div_ceil(8) as usize;
+    out[at..at + rest].copy_from_slice(&bits.to_le_bytes()[..rest]);
+}
+
+/// Reads integers of `width` bits each from exactly their bytes.
+pub(crate) fn get_bits(bytes: &[u8], width: u32, sums: &mut [i32]) {
+    let mut reader = Reader::new(bytes);
+    sums.iter_mut()
+        .for_each(|s| *s = sign_extend(reader.take(width), width));
+}
+
+/// Whether the bits after the last of `n` integers are zero.
+pub(crate) fn padding_is_zero(bytes: &[u8], n: usize, width: u32) -> bool {
+    let used = (n as u128 * u128::from(width) % 8) as u32;
+    used == 0 || bytes.last().is_none_or(|last| last >> used == 0)
 }
 
 /// Reads exactly `n` sums of `contributions` members.
@@ -93,13 +114,9 @@ pub fn unpack(bytes: &[u8], contributions: u32, n: usize) -> Result<Vec<i32>, Pa
             width,
         });
     }
-    let mut reader = Reader {
-        words: bytes,
-        bits: 0,
-        held: 0,
-    };
-    let sums: Vec<i32> = (0..n).map(|_| sign_extend(reader.take(width), width)).collect();
-    if reader.bits != 0 {
+    let mut sums = vec![0; n];
+    get_bits(bytes, width, &mut sums);
+    if !padding_is_zero(bytes, n, width) {
         return Err(PackError::Padding);
     }
     check_range(&sums, contributions)?;
@@ -125,7 +142,15 @@ struct Reader<'a> {
     held: u32,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            words: bytes,
+            bits: 0,
+            held: 0,
+        }
+    }
+
     /// The next `width` (at most 32) bits.
     fn take(&mut self, width: u32) -> u32 {
         if self.held < width {

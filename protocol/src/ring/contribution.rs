@@ -1,5 +1,6 @@
 //! What one slot adds to the sum.
 
+use super::hop;
 use super::schedule::Schedule;
 use crate::job::spec::Wire;
 use crate::quant;
@@ -48,6 +49,26 @@ impl Contribution {
         self.delta.is_empty()
     }
 
+    /// Δ of a range, to be used up in place.
+    pub(super) fn part(&mut self, range: Range<usize>) -> &mut [f32] {
+        &mut self.delta[range]
+    }
+
+    /// The weight, as a factor.
+    pub(super) fn weight(&self) -> f32 {
+        self.weight
+    }
+
+    /// What is left in Δ's place.
+    pub(super) fn left(&self) -> &[f32] {
+        &self.delta
+    }
+
+    /// The same, given away.
+    pub(super) fn take_left(&mut self) -> Vec<f32> {
+        std::mem::take(&mut self.delta)
+    }
+
     /// Δ × weight of a range.
     #[must_use]
     pub fn weighted(&self, range: Range<usize>) -> Vec<f32> {
@@ -57,7 +78,7 @@ impl Contribution {
     /// The largest |Δ × weight| of each block of a chunk.
     #[must_use]
     pub fn absmax(&self, chunk: Range<usize>) -> Vec<f32> {
-        quant::block_absmax(&self.delta[chunk], self.weight)
+        hop::int::block_absmax(&self.delta[chunk], self.weight)
     }
 
     /// Integers of a range that starts at a block, under its blocks' scales.

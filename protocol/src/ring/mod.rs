@@ -5,6 +5,7 @@
 
 mod contribution;
 mod grid;
+mod hop;
 mod layout;
 mod machine;
 mod order;
@@ -21,9 +22,13 @@ pub use schedule::Schedule;
 
 use crate::job::spec::Wire;
 use crate::message::Phase;
-use crate::pack::{self, PackError};
+use crate::pack;
 use crate::quant::{self, BLOCK, Q8};
+use hop::BadElement;
+use hop::float::{self, F32};
+use hop::int::{self, Own};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// What one slot needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +129,7 @@ pub struct Ring {
     scales: Vec<Option<Vec<f32>>>,
     /// Segments of ScaleReduce and ScaleGather joined so far, by chunk.
     maxima: Vec<Vec<f32>>,
+    /// The mean as it comes (q8). Floats need no room for it: it takes the place of what was added before.
     mean: Vec<f32>,
     seen: BTreeSet<(Phase, u32, u32)>,
     /// Segments that came before the scales they need.
@@ -154,7 +160,10 @@ impl Ring {
         Self {
             scales: vec![None; s.slots as usize],
             maxima,
-            mean: vec![0.0; s.elements],
+            mean: match config.wire {
+                Wire::F32 => Vec::new(),
+                Wire::Q8 => vec![0.0; s.elements],
+            },
             seen: BTreeSet::new(),
             early: Vec::new(),
             missing: s.total_received(phases, config.slot),
@@ -190,12 +199,37 @@ impl Ring {
     /// The result, once every segment has come.
     #[must_use]
     pub fn finish(&self) -> Option<Reduced> {
-        (self.missing == 0 && self.early.is_empty()).then(|| Reduced {
-            mean: self.mean.clone(),
-            residual: self
-                .own
-                .residual(self.config.wire, &self.config.schedule, &self.scales),
+        self.is_finished().then(|| match self.config.wire {
+            Wire::F32 => Reduced {
+                mean: self.own.left().to_vec(),
+                residual: vec![0.0; self.own.len()],
+            },
+            Wire::Q8 => Reduced {
+                mean: self.mean.clone(),
+                residual: self.own.left().to_vec(),
+            },
         })
+    }
+
+    /// As [`Self::finish`], without copying: the machine is of no use afterwards.
+    pub fn take_result(&mut self) -> Option<Reduced> {
+        self.is_finished().then(|| {
+            let (left, elements) = (self.own.take_left(), self.config.schedule.elements);
+            match self.config.wire {
+                Wire::F32 => Reduced {
+                    mean: left,
+                    residual: vec![0.0; elements],
+                },
+                Wire::Q8 => Reduced {
+                    mean: std::mem::take(&mut self.mean),
+                    residual: left,
+                },
+            }
+        })
+    }
+
+    fn is_finished(&self) -> bool {
+        self.missing == 0 && self.early.is_empty()
     }
 
     /// Segments still to come.
@@ -346,53 +380,21 @@ impl Ring {
 
     /// Sends one's own contribution to one's own chunk: step 0. Alone in the ring, it is the sum.
     fn start_chunk(&mut self, chunk: u32, out: &mut Vec<Segment>) {
-        let schedule = self.config.schedule;
-        for g in 0..schedule.segments(Phase::ScatterReduce, chunk) {
-            let sum = self.own_part(chunk, g);
-            if schedule.slots == 1 {
-                self.finish_segment(chunk, g, &sum, out);
-            } else {
-                out.push(self.reduce_segment(0, chunk, g, &sum));
+        for g in 0..self.config.schedule.segments(Phase::ScatterReduce, chunk) {
+            let part = self.part(chunk, g);
+            if self.config.schedule.slots == 1 {
+                self.finish_alone(&part);
+                continue;
             }
-        }
-    }
-
-    fn take_scatter_reduce(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let incoming = self.decode_sum(&s)?;
-        let own = self.own_part(s.chunk, s.segment);
-        let sum = incoming.plus(&own);
-        if s.step < self.config.schedule.last_step() {
-            out.push(self.reduce_segment(s.step + 1, s.chunk, s.segment, &sum));
-        } else {
-            self.finish_segment(s.chunk, s.segment, &sum, out);
-        }
-        Ok(())
-    }
-
-    /// The owner divides once and sends the mean on its way.
-    fn finish_segment(&mut self, chunk: u32, g: u32, sum: &Sum, out: &mut Vec<Segment>) {
-        let schedule = self.config.schedule;
-        let range = schedule.segment_range(Phase::AllGather, chunk, g);
-        let total = quant::weight_f32(self.config.total_weight);
-        let mean = match sum {
-            Sum::Float(v) => {
-                let mut mean = v.clone();
-                quant::divide_in_place(&mut mean, total);
-                mean
-            }
-            Sum::Int(v) => quant::mean(v, self.segment_scales(chunk, &range), total),
-        };
-        let (payload, applied) = match self.config.wire {
-            Wire::F32 => (f32_bytes(&mean), mean),
-            Wire::Q8 => {
-                let q8 = Q8::encode(&mean);
-                (q8.to_bytes(), q8.decode())
-            }
-        };
-        self.put_mean(chunk, &range, &applied);
-        if schedule.slots > 1 {
+            let payload = match self.config.wire {
+                Wire::F32 => {
+                    let weight = self.own.weight();
+                    float::begin::<F32, 4>(self.own.part(part.flat), weight)
+                }
+                Wire::Q8 => int::begin(&mut self.own_integers(&part)),
+            };
             out.push(Segment {
-                phase: Phase::AllGather,
+                phase: Phase::ScatterReduce,
                 step: 0,
                 chunk,
                 segment: g,
@@ -401,23 +403,96 @@ impl Ring {
         }
     }
 
-    fn take_all_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let range = self.config.schedule.segment_range(s.phase, s.chunk, s.segment);
-        let decoded = match self.config.wire {
-            Wire::F32 => Some(f32_values(&s.payload)),
-            Wire::Q8 => Q8::from_bytes(&s.payload, range.len()).ok().map(|q8| q8.decode()),
+    /// One's own part is the sum, and nobody else wants the mean.
+    fn finish_alone(&mut self, part: &Place) {
+        let total = quant::weight_f32(self.config.total_weight);
+        match self.config.wire {
+            Wire::F32 => {
+                let weight = self.own.weight();
+                let delta = self.own.part(part.flat.clone());
+                float::close_alone(delta, weight, total);
+            }
+            Wire::Q8 => {
+                let mut mean = std::mem::take(&mut self.mean);
+                let own = &mut self.own_integers(part);
+                // Nothing came in that could be bad.
+                let _ = int::close(None, 0, own, total, &mut mean[part.flat.clone()]);
+                self.mean = mean;
+            }
+        }
+    }
+
+    fn take_scatter_reduce(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let (phase, step, chunk, segment) = (s.phase, s.step, s.chunk, s.segment);
+        let last = step == self.config.schedule.last_step();
+        let added = if last { self.close(s) } else { self.add(s) };
+        let payload = added.map_err(|BadElement(element)| RingError::Value {
+            phase,
+            step,
+            segment,
+            element,
+        })?;
+        let (phase, step) = if last {
+            (Phase::AllGather, 0)
+        } else {
+            (phase, step + 1)
         };
-        let bad = |element| RingError::Value {
+        out.push(Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            payload,
+        });
+        Ok(())
+    }
+
+    /// A partial sum with one's own part added.
+    fn add(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
+        let part = self.part(s.chunk, s.segment);
+        match self.config.wire {
+            Wire::F32 => {
+                let (weight, mut payload) = (self.own.weight(), s.payload);
+                float::add::<F32, 4>(&mut payload, self.own.part(part.flat), weight)?;
+                Ok(payload)
+            }
+            Wire::Q8 => int::add(&s.payload, s.step + 1, &mut self.own_integers(&part)),
+        }
+    }
+
+    /// The owner adds the last part, divides once, keeps the mean as the others will read it, and sends it on its way.
+    fn close(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
+        let part = self.part(s.chunk, s.segment);
+        let total = quant::weight_f32(self.config.total_weight);
+        match self.config.wire {
+            Wire::F32 => {
+                let (weight, mut payload) = (self.own.weight(), s.payload);
+                float::close::<F32, 4>(&mut payload, self.own.part(part.flat), weight, total)?;
+                Ok(payload)
+            }
+            Wire::Q8 => {
+                let mut mean = std::mem::take(&mut self.mean);
+                let own = &mut self.own_integers(&part);
+                let to = &mut mean[part.flat.clone()];
+                let payload = int::close(Some(&s.payload), s.step + 1, own, total, to);
+                self.mean = mean;
+                payload
+            }
+        }
+    }
+
+    fn take_all_gather(&mut self, mut s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let flat = self.part(s.chunk, s.segment).flat;
+        let read = match self.config.wire {
+            Wire::F32 => float::read::<F32, 4>(&mut s.payload, self.own.part(flat)),
+            Wire::Q8 => int::read(&s.payload, &mut self.mean[flat]),
+        };
+        read.map_err(|BadElement(element)| RingError::Value {
             phase: s.phase,
             step: s.step,
             segment: s.segment,
             element,
-        };
-        let values = decoded.ok_or_else(|| bad(0))?;
-        if let Some(element) = values.iter().position(|v| !v.is_finite()) {
-            return Err(bad(element));
-        }
-        self.put_mean(s.chunk, &range, &values);
+        })?;
         if s.step < self.config.schedule.last_step() {
             out.push(Segment {
                 step: s.step + 1,
@@ -427,72 +502,27 @@ impl Ring {
         Ok(())
     }
 
-    fn put_mean(&mut self, chunk: u32, range: &std::ops::Range<usize>, values: &[f32]) {
-        let start = self.config.schedule.chunk(chunk).start;
-        self.mean[start + range.start..start + range.end].copy_from_slice(values);
-    }
-
-    fn own_part(&self, chunk: u32, g: u32) -> Sum {
+    /// Where a segment of elements lies.
+    fn part(&self, chunk: u32, g: u32) -> Place {
         let schedule = &self.config.schedule;
         let range = schedule.segment_range(Phase::ScatterReduce, chunk, g);
         let start = schedule.chunk(chunk).start;
-        let flat = start + range.start..start + range.end;
-        match self.config.wire {
-            Wire::F32 => Sum::Float(self.own.weighted(flat)),
-            Wire::Q8 => Sum::Int(quant::widen(
-                &self.own.integers(flat, self.segment_scales(chunk, &range)),
-            )),
-        }
-    }
-
-    /// Scales of the blocks of a segment: segments are whole blocks, save the last.
-    fn segment_scales(&self, chunk: u32, range: &std::ops::Range<usize>) -> &[f32] {
-        self.scales[chunk as usize]
-            .as_deref()
-            .and_then(|s| s.get(range.start / BLOCK..range.end.div_ceil(BLOCK)))
-            .unwrap_or(&[])
-    }
-
-    fn decode_sum(&self, s: &Segment) -> Result<Sum, RingError> {
-        let bad = |element| RingError::Value {
-            phase: s.phase,
-            step: s.step,
-            segment: s.segment,
-            element,
-        };
-        let units = self
-            .config
-            .schedule
-            .segment_range(s.phase, s.chunk, s.segment)
-            .len();
-        match self.config.wire {
-            Wire::F32 => {
-                let values = f32_values(&s.payload);
-                match values.iter().position(|v| !v.is_finite()) {
-                    Some(element) => Err(bad(element)),
-                    None => Ok(Sum::Float(values)),
-                }
-            }
-            Wire::Q8 => pack::unpack(&s.payload, s.step + 1, units)
-                .map(Sum::Int)
-                .map_err(|e| match e {
-                    PackError::Range { element, .. } => bad(element),
-                    PackError::Length { .. } | PackError::Padding => bad(units),
-                }),
-        }
-    }
-
-    fn reduce_segment(&self, step: u32, chunk: u32, segment: u32, sum: &Sum) -> Segment {
-        let payload = match sum {
-            Sum::Float(v) => f32_bytes(v),
-            Sum::Int(v) => pack::pack(v, step + 1),
-        };
-        Segment {
-            phase: Phase::ScatterReduce,
-            step,
+        Place {
             chunk,
-            segment,
-            payload,
+            flat: start + range.start..start + range.end,
+            // Segments are whole blocks, save the last.
+            blocks: range.start / BLOCK..range.end.div_ceil(BLOCK),
+        }
+    }
+
+    /// One's own part of a segment under its joined scales.
+    fn own_integers(&mut self, part: &Place) -> Own<'_> {
+        let scales = self.scales[part.chunk as usize].as_deref();
+        let weight = self.own.weight();
+        Own {
+            weight,
+            scales: scales.and_then(|s| s.get(part.blocks.clone())).unwrap_or(&[]),
+            delta: self.own.part(part.flat.clone()),
         }
     }
 
@@ -515,27 +545,11 @@ impl Ring {
     }
 }
 
-/// A partial sum.
-enum Sum {
-    Float(Vec<f32>),
-    Int(Vec<i32>),
-}
-
-impl Sum {
-    /// Incoming + own, in this order.
-    fn plus(self, own: &Self) -> Self {
-        match (self, own) {
-            (Self::Float(mut a), Self::Float(b)) => {
-                quant::add_in_place(&mut a, b);
-                Self::Float(a)
-            }
-            (Self::Int(mut a), Self::Int(b)) => {
-                a.iter_mut().zip(b).for_each(|(x, y)| *x += *y);
-                Self::Int(a)
-            }
-            (other, _) => other,
-        }
-    }
+/// A segment of elements: in the flat vector, and its blocks in its chunk.
+struct Place {
+    chunk: u32,
+    flat: Range<usize>,
+    blocks: Range<usize>,
 }
 
 fn same_place(a: &Segment, b: &Segment) -> bool {
@@ -556,7 +570,7 @@ fn decode_maxima(s: &Segment) -> Result<Vec<f32>, RingError> {
 }
 
 fn f32_bytes(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+    quant::scales_to_bytes(values)
 }
 
 fn f32_values(bytes: &[u8]) -> Vec<f32> {

@@ -1,0 +1,245 @@
+//! Segments of exact integer sums under shared block scales, and of the q8 mean.
+
+use super::{BadElement, bits};
+use crate::pack;
+use crate::quant::{BLOCK, Q8, Q8_MAX, blocks};
+use crate::wide::wide;
+
+/// 1.5·2^23: adding it to a number within ±2^22 leaves its nearest integer, ties to even, in the low bits.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// One's own part of a segment.
+pub(in crate::ring) struct Own<'a> {
+    /// Δ; becomes what rounding left over.
+    pub(in crate::ring) delta: &'a mut [f32],
+    pub(in crate::ring) weight: f32,
+    /// One scale a block.
+    pub(in crate::ring) scales: &'a [f32],
+}
+
+/// The first sum of a chunk: one's own integers.
+pub(in crate::ring) fn begin(own: &mut Own<'_>) -> Vec<u8> {
+    let width = pack::width(1);
+    let mut payload = vec![0; pack::packed_len(own.delta.len(), width)];
+    wide(|| {
+        let mut sums = [0; BLOCK];
+        for b in 0..own.scales.len() {
+            let len = own.add(b, &mut sums, Start::Zero);
+            put(&sums, len, width, block_bytes(&mut payload, b, width));
+        }
+    });
+    payload
+}
+
+/// The sum of `contributions` members, with one's own part added.
+pub(in crate::ring) fn add(
+    payload: &[u8],
+    contributions: u32,
+    own: &mut Own<'_>,
+) -> Result<Vec<u8>, BadElement> {
+    let (came, goes) = (pack::width(contributions), pack::width(contributions + 1));
+    let mut out = vec![0; pack::packed_len(own.delta.len(), goes)];
+    wide(|| {
+        let mut sums = [0; BLOCK];
+        for b in 0..own.scales.len() {
+            let len = own.open(b, payload, contributions, came, &mut sums)?;
+            own.add(b, &mut sums, Start::Sum);
+            put(&sums, len, goes, block_bytes(&mut out, b, goes));
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// The mean, encoded as q8, of the sum of `contributions` members and one's own part; `mean` is what the others will read.
+/// `None` as payload: one's own part is the sum.
+pub(in crate::ring) fn close(
+    payload: Option<&[u8]>,
+    contributions: u32,
+    own: &mut Own<'_>,
+    total: f32,
+    mean: &mut [f32],
+) -> Result<Vec<u8>, BadElement> {
+    let came = pack::width(contributions);
+    let n = own.delta.len();
+    let mut out = vec![0; Q8::byte_len(n)];
+    let (integers, scales) = out.split_at_mut(n);
+    wide(|| {
+        let mut sums = [0; BLOCK];
+        for (b, to) in scales.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            match payload {
+                Some(payload) => {
+                    own.open(b, payload, contributions, came, &mut sums)?;
+                    own.add(b, &mut sums, Start::Sum);
+                }
+                None => {
+                    own.add(b, &mut sums, Start::Zero);
+                }
+            }
+            let range = b * BLOCK..((b + 1) * BLOCK).min(n);
+            let mean = &mut mean[range.clone()];
+            for (m, s) in mean.iter_mut().zip(&sums) {
+                *m = *s as f32 * own.scales[b] / total;
+            }
+            *to = encode(mean, &mut integers[range]).to_le_bytes();
+        }
+        Ok(())
+    })?;
+    Ok(out)
+}
+
+/// Encodes a block as q8 in place: its values become what a reader will see. Gives the scale.
+#[inline(always)]
+fn encode(values: &mut [f32], integers: &mut [u8]) -> f32 {
+    let scale = absmax(values, 1.0) / Q8_MAX as f32;
+    for (v, to) in values.iter_mut().zip(integers) {
+        let q = nearest(*v, scale);
+        *to = q as u8;
+        *v = q as f32 * scale;
+    }
+    scale
+}
+
+/// mean ← a q8 segment, checked as [`Q8::from_bytes`] checks it and for values beyond f32. Its length is the caller's to
+/// check.
+pub(in crate::ring) fn read(payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {
+    let n = mean.len();
+    let (integers, scales) = payload.split_at(n.min(payload.len()));
+    wide(|| {
+        let parts = integers.chunks(BLOCK).zip(mean.chunks_mut(BLOCK));
+        for (b, ((ints, mean), scale)) in parts.zip(scales.as_chunks::<4>().0).enumerate() {
+            let scale = f32::from_le_bytes(*scale);
+            let low = ints.iter().fold(0i8, |low, i| low.min(*i as i8));
+            let some = ints.iter().fold(0u8, |any, i| any | *i);
+            let possible = low >= -127 && (scale != 0.0 || some == 0);
+            if !scale.is_finite() || scale.is_sign_negative() || !possible {
+                return Err(BadElement(b * BLOCK));
+            }
+            for (m, i) in mean.iter_mut().zip(ints) {
+                *m = f32::from(*i as i8) * scale;
+            }
+            if !mean.iter().fold(true, |all, m| all & m.is_finite()) {
+                return Err(BadElement(b * BLOCK));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The largest |Δ × weight| of each block: as [`crate::quant::block_absmax`].
+pub(in crate::ring) fn block_absmax(delta: &[f32], weight: f32) -> Vec<f32> {
+    let mut out = Vec::with_capacity(blocks(delta.len()));
+    wide(|| out.extend(delta.chunks(BLOCK).map(|block| absmax(block, weight))));
+    out
+}
+
+#[inline(always)]
+fn absmax(block: &[f32], weight: f32) -> f32 {
+    let larger = |m: f32, d: &f32| {
+        let a = (d * weight).abs();
+        if a > m { a } else { m }
+    };
+    let (lanes, rest) = block.as_chunks::<32>();
+    let mut most = [0.0f32; 32];
+    for part in lanes {
+        for (m, d) in most.iter_mut().zip(part) {
+            *m = larger(*m, d);
+        }
+    }
+    let most = most.iter().fold(0.0, |m, a| if *a > m { *a } else { m });
+    rest.iter().fold(most, larger)
+}
+
+/// What one's own integers are added to.
+#[derive(Clone, Copy)]
+enum Start {
+    Zero,
+    Sum,
+}
+
+impl Own<'_> {
+    fn block(&self, b: usize) -> std::ops::Range<usize> {
+        b * BLOCK..((b + 1) * BLOCK).min(self.delta.len())
+    }
+
+    /// Adds one's own integers of block `b`, leaving what they left over; gives the block's length.
+    #[inline(always)]
+    fn add(&mut self, b: usize, sums: &mut [i32; BLOCK], start: Start) -> usize {
+        let (range, scale, weight) = (self.block(b), self.scales[b], self.weight);
+        let delta = &mut self.delta[range];
+        if matches!(start, Start::Zero) {
+            *sums = [0; BLOCK];
+        }
+        for (d, sum) in delta.iter_mut().zip(sums) {
+            let value = *d * weight;
+            let q = nearest(value, scale);
+            *sum += q;
+            // A member of weight 0 contributed nothing and keeps its whole Δ.
+            let left = (value - q as f32 * scale) / weight;
+            *d = if weight == 0.0 { *d } else { left };
+        }
+        delta.len()
+    }
+
+    /// Opens block `b` of an incoming sum of `contributions`, `width` bits an integer.
+    #[inline(always)]
+    fn open(
+        &self,
+        b: usize,
+        payload: &[u8],
+        contributions: u32,
+        width: u32,
+        sums: &mut [i32; BLOCK],
+    ) -> Result<usize, BadElement> {
+        let len = self.block(b).len();
+        let start = b * BLOCK / 8 * width as usize;
+        let bytes = &payload[start..payload.len().min(start + BLOCK / 8 * width as usize)];
+        if len == BLOCK {
+            bits::get(bytes, width, sums);
+        } else {
+            *sums = [0; BLOCK];
+            pack::get_bits(bytes, width, &mut sums[..len]);
+            if !pack::padding_is_zero(bytes, len, width) {
+                return Err(BadElement(self.delta.len()));
+            }
+        }
+        let bound = pack::bound(contributions);
+        let most = sums.iter().fold(0u32, |m, s| m.max(s.unsigned_abs()));
+        if most > bound as u32 {
+            let at = sums.iter().position(|s| s.unsigned_abs() > bound as u32);
+            return Err(BadElement(b * BLOCK + at.unwrap_or(0)));
+        }
+        Ok(len)
+    }
+}
+
+#[inline(always)]
+fn put(sums: &[i32; BLOCK], len: usize, width: u32, out: &mut [u8]) {
+    if len == BLOCK {
+        bits::put(sums, width, out);
+    } else {
+        pack::put_bits(&sums[..len], width, out);
+    }
+}
+
+/// The bytes of block `b`: whole blocks take whole bytes.
+fn block_bytes(payload: &mut [u8], b: usize, width: u32) -> &mut [u8] {
+    let bytes = BLOCK / 8 * width as usize;
+    let end = payload.len().min((b + 1) * bytes);
+    &mut payload[b * bytes..end]
+}
+
+/// value / scale rounded half to even, within ±127; 0 under a zero scale.
+#[inline(always)]
+fn nearest(value: f32, scale: f32) -> i32 {
+    let bound = Q8_MAX as f32;
+    let ratio = value / scale;
+    // Zero by zero is no number.
+    let ratio = if ratio.is_nan() || scale == 0.0 {
+        0.0
+    } else {
+        ratio
+    };
+    let near = ratio.clamp(-bound, bound) + ROUNDER;
+    near.to_bits() as i32 - ROUNDER.to_bits() as i32
+}
