@@ -1,7 +1,7 @@
 //! A node's network and sealed links: what jobs run on, and what the ring's benchmark runs on without them.
 
 use crate::identity::NodeIdentity;
-use crate::link::{Acceptor, LinkContext, LinkPool};
+use crate::link::{Acceptor, Buffers, LinkContext, LinkPool};
 use crate::metrics::Metrics;
 use crate::net::{self, Driver, NetEvent, NetHandle};
 use crate::runtime::StartError;
@@ -57,6 +57,7 @@ impl Connected {
             stop: stop.clone(),
             config: limits,
             epoch: Instant::now(),
+            buffers: Buffers::default(),
         };
         let acceptor = Acceptor::new(context.clone()).map_err(|_| StartError::Links)?;
         tasks.spawn(started.driver.run(stop.clone()));

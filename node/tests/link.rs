@@ -8,7 +8,7 @@ use gym_protocol::message::LinkHeader;
 use hanzod::content::{self, bitswap, unixfs::Layout};
 use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
-use hanzod::link::{Acceptor, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD};
+use hanzod::link::{Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD};
 use hanzod::metrics::Metrics;
 use hanzod::net::{self, Acceptance, Driver, Mdns, NetEvent, NetHandle, Topic};
 use hanzod::role::{Role, Roles};
@@ -67,6 +67,7 @@ impl Peer {
             stop: stop.clone(),
             config: gym_crypto::link::Config::default(),
             epoch: Instant::now(),
+            buffers: Buffers::default(),
         };
         tokio::spawn(started.driver.run(stop.clone()));
         tokio::spawn(Acceptor::new(context.clone()).unwrap().run());

@@ -3,12 +3,12 @@
 use super::MAC_BYTES;
 use crate::mlkem::Secret;
 use crate::sha3_256;
-use aes_gcm::{Aes256Gcm, KeyInit as _, aead::AeadInOut as _};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use hkdf::SimpleHkdf;
-use hmac::{Mac as _, SimpleHmac};
+use hmac::{KeyInit as _, Mac as _, SimpleHmac};
 use sha3::Sha3_256;
 use std::fmt;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// A secret of 32 bytes, overwritten when dropped.
 type Key = Zeroizing<[u8; 32]>;
@@ -52,13 +52,18 @@ fn expand(hkdf: &SimpleHkdf<Sha3_256>, label: &[u8]) -> Key {
 pub(super) struct EpochKey {
     epoch: u32,
     key: Key,
-    cipher: Aes256Gcm,
+    /// aws-lc overwrites its key schedule when it is freed.
+    cipher: LessSafeKey,
 }
 
 impl EpochKey {
     fn new(epoch: u32, key: Key) -> Self {
-        let cipher = Aes256Gcm::new_from_slice(key.as_slice()).expect("a key of 32 bytes");
-        Self { epoch, key, cipher }
+        let cipher = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("a key of 32 bytes");
+        Self {
+            epoch,
+            key,
+            cipher: LessSafeKey::new(cipher),
+        }
     }
 
     pub(super) fn epoch(&self) -> u32 {
@@ -72,16 +77,40 @@ impl EpochKey {
         Some(Self::new(epoch, expand(&hkdf, b"ratchet")))
     }
 
-    /// Encrypts `buffer` and appends the tag; `None` when the lengths are beyond the cipher.
-    pub(super) fn encrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
-        let nonce = nonce(self.epoch, counter).into();
-        self.cipher.encrypt_in_place(&nonce, associated, buffer).ok()
+    /// Encrypts `plaintext ‖ end` into `sealed`, which has room for exactly that and the tag; `None` when the lengths are
+    /// beyond the cipher.
+    pub(super) fn encrypt(
+        &self,
+        counter: u64,
+        associated: &[u8],
+        (plaintext, end): (&[u8], &[u8]),
+        sealed: &mut [u8],
+    ) -> Option<()> {
+        let (text, end_and_tag) = sealed.split_at_mut_checked(plaintext.len())?;
+        let (nonce, associated) = (self.nonce(counter), Aad::from(associated));
+        self.cipher
+            .seal_out_of_place_scatter(nonce, associated, plaintext, text, end, end_and_tag)
+            .ok()
     }
 
-    /// Verifies the tag at `buffer`'s end, then decrypts and cuts it off; `None`, and `buffer` unchanged, when it is bad.
+    /// Verifies the tag at `buffer`'s end, decrypts and cuts it off; `None`, and no plaintext in `buffer`, when it is bad.
     pub(super) fn decrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
-        let nonce = nonce(self.epoch, counter).into();
-        self.cipher.decrypt_in_place(&nonce, associated, buffer).ok()
+        let (nonce, associated) = (self.nonce(counter), Aad::from(associated));
+        match self.cipher.open_in_place(nonce, associated, buffer) {
+            Ok(plaintext) => {
+                let len = plaintext.len();
+                buffer.truncate(len);
+                Some(())
+            }
+            Err(_) => {
+                buffer.zeroize();
+                None
+            }
+        }
+    }
+
+    fn nonce(&self, counter: u64) -> Nonce {
+        Nonce::assume_unique_for_key(nonce(self.epoch, counter))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The sending end of a link.
 
 use super::keys::{EpochKey, nonce};
-use super::{Config, MAC_BYTES, SealError};
+use super::{Config, MAC_BYTES, NONCE_BYTES, SealError, TAG_BYTES};
+use zeroize::Zeroize as _;
 
 /// Seals messages in order, with a new key each epoch.
 #[derive(Debug)]
@@ -27,14 +28,32 @@ impl Sealer {
     }
 
     /// Seals `buffer` in place under `associated` data, which the receiver must know too, and appends tag, epoch and
-    /// counter: [`super::OVERHEAD_BYTES`], [`super::FIRST_OVERHEAD_BYTES`] the first time. Reserve them to avoid a copy.
+    /// counter: [`super::OVERHEAD_BYTES`], [`super::FIRST_OVERHEAD_BYTES`] the first time.
     ///
     /// The first sealed message must reach the receiver first.
     ///
     /// # Errors
-    /// When the message is too long or the link is used up.
+    /// When the message is too long or the link is used up; `buffer` is then as it was.
     pub fn seal(&mut self, now_ms: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Result<(), SealError> {
-        let (len, max) = (buffer.len(), self.config.max_plaintext);
+        let mut sealed = Vec::new();
+        self.seal_into(now_ms, associated, buffer, &mut sealed)?;
+        buffer.zeroize();
+        *buffer = sealed;
+        Ok(())
+    }
+
+    /// As [`Self::seal`], from `plaintext` to `sealed`, whose memory is used again.
+    ///
+    /// # Errors
+    /// When the message is too long or the link is used up; there is nothing sealed in `sealed` then.
+    pub fn seal_into(
+        &mut self,
+        now_ms: u64,
+        associated: &[u8],
+        plaintext: &[u8],
+        sealed: &mut Vec<u8>,
+    ) -> Result<(), SealError> {
+        let (len, max) = (plaintext.len(), self.config.max_plaintext);
         if len > max {
             return Err(SealError::TooLong { len, max });
         }
@@ -42,16 +61,22 @@ impl Sealer {
             self.ratchet(now_ms)?;
         }
         let counter = self.counter;
-        if let Some(mac) = self.confirmation {
-            buffer.extend_from_slice(&mac);
-        }
-        if self.key.encrypt(counter, associated, buffer).is_none() {
-            buffer.truncate(len);
+        let confirmation = self.confirmation;
+        let end = confirmation.as_ref().map_or(&[][..], |mac| mac.as_slice());
+        let encrypted = len + end.len() + TAG_BYTES;
+        sealed.resize(encrypted + NONCE_BYTES, 0);
+        let (text, nonce_bytes) = sealed.split_at_mut(encrypted);
+        if self
+            .key
+            .encrypt(counter, associated, (plaintext, end), text)
+            .is_none()
+        {
+            sealed.clear();
             return Err(SealError::Cipher);
         }
+        nonce_bytes.copy_from_slice(&nonce(self.key.epoch(), counter));
         self.counter += 1;
         self.confirmation = None;
-        buffer.extend_from_slice(&nonce(self.key.epoch(), counter));
         Ok(())
     }
 

@@ -1,12 +1,17 @@
 //! A sealed frame's bytes: `u32 header length ‖ header ‖ sealed payload`, inside the stream's own length frame.
 
-use super::{LinkOffence, MAX_HEADER, MAX_PAYLOAD};
+use super::{Buffers, LinkOffence, MAX_HEADER, MAX_PAYLOAD};
+use futures::{AsyncRead, AsyncReadExt};
 use gym_crypto::link::FIRST_OVERHEAD_BYTES;
 use gym_protocol::cbor;
 use gym_protocol::message::LinkHeader;
+use std::io;
 
 /// The longest frame: header, payload and the first message's overhead.
 pub(super) const MAX_FRAME: usize = 4 + MAX_HEADER + MAX_PAYLOAD + FIRST_OVERHEAD_BYTES;
+
+/// What is allocated for a payload before anything of it has come.
+const FIRST_PIECE: usize = 64 * 1024;
 
 /// A frame taken apart; nothing of it is verified yet.
 #[derive(Debug)]
@@ -25,29 +30,92 @@ pub(super) fn head(associated: &[u8]) -> Vec<u8> {
     head
 }
 
-/// Takes a frame apart.
-pub(super) fn parse(mut bytes: Vec<u8>) -> Result<Frame, LinkOffence> {
-    let length: [u8; 4] = bytes
-        .get(..4)
-        .and_then(|b| b.try_into().ok())
-        .ok_or(LinkOffence::BadHeader)?;
-    let end = 4 + u32::from_le_bytes(length) as usize;
-    if end > 4 + MAX_HEADER || end > bytes.len() {
-        return Err(LinkOffence::BadHeader);
+/// Why no frame was read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FrameError {
+    /// The stream broke, or ended within a frame.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The bytes are no frame.
+    #[error("no frame: {0}")]
+    Offence(LinkOffence),
+}
+
+/// Reads one frame; `None` when the stream ends before its first byte. `reader` remembers how much has come before.
+pub(super) async fn read<T: AsyncRead + Unpin>(
+    io: &mut T,
+    reader: &mut Reader,
+) -> Result<Option<Frame>, FrameError> {
+    let mut lengths = [0; 8];
+    if io.read(&mut lengths[..1]).await? == 0 {
+        return Ok(None);
     }
-    let sealed = bytes.split_off(end);
-    let associated = bytes.split_off(4);
-    let header = cbor::from_wire(&associated, MAX_HEADER).map_err(|_| LinkOffence::BadHeader)?;
-    Ok(Frame {
+    io.read_exact(&mut lengths[1..4]).await?;
+    let whole = u32_at(&lengths, 0);
+    if whole > MAX_FRAME {
+        return Err(FrameError::Offence(LinkOffence::Oversized));
+    }
+    let bad = || FrameError::Offence(LinkOffence::BadHeader);
+    let after = whole.checked_sub(4).ok_or_else(bad)?;
+    io.read_exact(&mut lengths[4..]).await?;
+    let header_length = u32_at(&lengths, 4);
+    if header_length > MAX_HEADER || header_length > after {
+        return Err(bad());
+    }
+    let mut associated = vec![0; header_length];
+    io.read_exact(&mut associated).await?;
+    let header = cbor::from_wire(&associated, MAX_HEADER).map_err(|_| bad())?;
+    let sealed = reader.payload(io, after - header_length).await?;
+    Ok(Some(Frame {
         header,
         associated,
         sealed,
-    })
+    }))
+}
+
+fn u32_at(bytes: &[u8; 8], at: usize) -> usize {
+    let four = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+    u32::from_le_bytes(four) as usize
+}
+
+/// Reads payloads of one link into memory that is used again.
+#[derive(Debug)]
+pub(super) struct Reader {
+    buffers: Buffers,
+    /// The longest payload so far.
+    longest: usize,
+}
+
+impl Reader {
+    pub(super) fn new(buffers: Buffers) -> Self {
+        Self { buffers, longest: 0 }
+    }
+
+    /// Memory grows with what arrives, not with what is announced: a payload longer than the link has brought before is
+    /// read piece by piece.
+    async fn payload<T: AsyncRead + Unpin>(&mut self, io: &mut T, length: usize) -> io::Result<Vec<u8>> {
+        let mut payload = match self.buffers.take(length) {
+            Some(buffer) => buffer,
+            None => vec![0; length.min(self.longest.max(FIRST_PIECE))],
+        };
+        let mut filled = 0;
+        loop {
+            io.read_exact(&mut payload[filled..]).await?;
+            filled = payload.len();
+            if filled == length {
+                break;
+            }
+            payload.resize(length.min(4 * filled), 0);
+        }
+        self.longest = self.longest.max(length);
+        Ok(payload)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::executor::block_on;
     use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 
     fn header() -> LinkHeader {
@@ -67,29 +135,69 @@ mod tests {
         }
     }
 
+    /// Reads the frames of a stream that is `bytes`.
+    fn frames(bytes: &[u8]) -> Result<Vec<Frame>, FrameError> {
+        let mut reader = Reader::new(Buffers::default());
+        let mut io = futures::io::Cursor::new(bytes);
+        let mut frames = Vec::new();
+        while let Some(frame) = block_on(read(&mut io, &mut reader))? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// As it is on the stream.
+    fn written(head: &[u8], sealed: &[u8]) -> Vec<u8> {
+        let length = ((head.len() + sealed.len()) as u32).to_le_bytes();
+        [&length, head, sealed].concat()
+    }
+
     #[test]
     fn frames_round_trip() {
         let associated = cbor::to_wire(&header()).unwrap();
         assert!(associated.len() <= MAX_HEADER);
-        let bytes = [head(&associated).as_slice(), b"sealed"].concat();
-        let frame = parse(bytes).unwrap();
-        assert_eq!(
-            (frame.header, frame.associated, frame.sealed),
-            (header(), associated, b"sealed".to_vec())
-        );
+        let head = head(&associated);
+        let payloads = [vec![], b"sealed".to_vec(), vec![7; 1 << 20], vec![8; 1 << 19]];
+        let stream: Vec<u8> = payloads.iter().flat_map(|p| written(&head, p)).collect();
+        let read = frames(&stream).unwrap();
+        assert_eq!(read.len(), payloads.len());
+        for (frame, payload) in read.into_iter().zip(payloads) {
+            assert_eq!(
+                (frame.header, &frame.associated, frame.sealed),
+                (header(), &associated, payload)
+            );
+        }
     }
 
     #[test]
-    fn broken_headers_are_refused() {
-        let good = head(&cbor::to_wire(&header()).unwrap());
-        for cut in 0..good.len() {
-            assert_eq!(parse(good[..cut].to_vec()).unwrap_err(), LinkOffence::BadHeader);
+    fn an_end_is_quiet_between_frames_only() {
+        let whole = written(&head(&cbor::to_wire(&header()).unwrap()), b"sealed");
+        for cut in 0..whole.len() {
+            match frames(&whole[..cut]) {
+                Ok(read) => assert!(cut == 0 && read.is_empty()),
+                Err(FrameError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof),
+                Err(FrameError::Offence(what)) => panic!("cut at {cut}: {what}"),
+            }
         }
+    }
+
+    #[test]
+    fn broken_frames_are_refused() {
+        let offence = |bytes: &[u8]| match frames(bytes) {
+            Err(FrameError::Offence(what)) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(offence(&u32::MAX.to_le_bytes()), LinkOffence::Oversized);
+        assert_eq!(offence(&3u32.to_le_bytes()), LinkOffence::BadHeader);
+        let good = written(&head(&cbor::to_wire(&header()).unwrap()), b"sealed");
         let mut long = good.clone();
-        long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(parse(long).unwrap_err(), LinkOffence::BadHeader);
+        long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(offence(&long), LinkOffence::BadHeader);
+        let mut beyond = good.clone();
+        beyond[4..8].copy_from_slice(&(good.len() as u32 - 7).to_le_bytes());
+        assert_eq!(offence(&beyond), LinkOffence::BadHeader);
         let mut other = good;
-        other[4] ^= 0x20;
-        assert_eq!(parse(other).unwrap_err(), LinkOffence::BadHeader);
+        other[8] ^= 0x20;
+        assert_eq!(offence(&other), LinkOffence::BadHeader);
     }
 }

@@ -1,11 +1,11 @@
 //! The receiving side: accepts streams, answers handshakes, opens frames, holds each to its link.
 
-use super::frame::{self, MAX_FRAME};
+use super::frame::{self, Frame, FrameError, Reader};
 use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetEvent, peer_bytes};
-use futures::{AsyncRead, AsyncReadExt, AsyncWriteExt, StreamExt};
+use futures::{AsyncWriteExt, StreamExt};
 use gym_crypto::link::{HandshakeError, INIT_BYTES, OpenError, Opener, PendingReceiver, respond};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
@@ -193,12 +193,12 @@ impl Incoming {
 
     async fn frames(&self, pending: PendingReceiver, stream: &mut Stream) -> Result<(), End> {
         let mut state = Receiving::Pending(Box::new(pending));
+        let mut reader = Reader::new(self.context.buffers.clone());
         loop {
-            let Some(bytes) = self.next_frame(stream).await? else {
+            let Some(frame) = self.next_frame(stream, &mut reader).await? else {
                 return Ok(());
             };
-            let length = bytes.len();
-            let frame = frame::parse(bytes).map_err(End::Offence)?;
+            let around = 8 + frame.associated.len();
             self.check(&frame.header).map_err(End::Offence)?;
             let mut payload = frame.sealed;
             let sealed = payload.len();
@@ -206,8 +206,7 @@ impl Incoming {
             let opened = state.open(self.context.now_ms(), &frame.associated, &mut payload);
             watch.count(&self.context.metrics, "gym_link_open_cpu_nanoseconds_total");
             state = Receiving::Open(opened.map_err(|e| self.unopened(e))?);
-            self.context
-                .count("received", frame.header.kind, sealed, 4 + length - sealed);
+            self.context.count("received", frame.header.kind, sealed, around);
             let event = NetEvent::Sealed {
                 from: self.from.clone(),
                 header: Box::new(frame.header),
@@ -222,14 +221,14 @@ impl Incoming {
     }
 
     /// The next frame; `None` when the link was closed or lost between frames, or is idle.
-    async fn next_frame(&self, stream: &mut Stream) -> Result<Option<Vec<u8>>, End> {
-        match timeout(IDLE, read_whole(stream)).await {
+    async fn next_frame(&self, stream: &mut Stream, reader: &mut Reader) -> Result<Option<Frame>, End> {
+        match timeout(IDLE, frame::read(stream, reader)).await {
             Ok(Ok(frame)) => Ok(frame),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(End::Offence(LinkOffence::Oversized))
+            Ok(Err(FrameError::Offence(what))) => Err(End::Offence(what)),
+            Ok(Err(FrameError::Io(error))) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.cut_off().await)
             }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(self.cut_off().await),
-            Ok(Err(_)) | Err(_) => Ok(None),
+            Ok(Err(FrameError::Io(_))) | Err(_) => Ok(None),
         }
     }
 
@@ -281,37 +280,10 @@ impl Receiving {
     }
 }
 
-/// Reads a frame; `None` when the stream ends before its first byte.
-async fn read_whole<T: AsyncRead + Unpin>(stream: &mut T) -> io::Result<Option<Vec<u8>>> {
-    let mut first = [0];
-    if stream.read(&mut first).await? == 0 {
-        return Ok(None);
-    }
-    read_frame(&mut futures::io::Cursor::new(first).chain(stream), MAX_FRAME)
-        .await
-        .map(Some)
-}
-
 fn quiet_or_oversized(error: &io::Error) -> End {
     if error.kind() == io::ErrorKind::InvalidData {
         End::Offence(LinkOffence::Oversized)
     } else {
         End::Quiet
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use futures::executor::block_on;
-    use futures::io::Cursor;
-
-    #[test]
-    fn an_end_between_frames_is_no_offence() {
-        let mut stream = Cursor::new(b"\x02\0\0\0ab".to_vec());
-        assert_eq!(block_on(read_whole(&mut stream)).unwrap(), Some(b"ab".to_vec()));
-        assert_eq!(block_on(read_whole(&mut stream)).unwrap(), None);
-        let cut = block_on(read_whole(&mut Cursor::new(b"\x02\0\0\0a".to_vec()))).unwrap_err();
-        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
     }
 }

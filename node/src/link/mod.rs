@@ -10,6 +10,7 @@
 //! the link, and opens it again, with a new handshake, when it breaks. A frame that the transport loses with a broken
 //! connection is not sent again: the ring's own deadlines see to that.
 
+mod buffers;
 mod frame;
 mod incoming;
 mod offence;
@@ -18,6 +19,7 @@ mod outgoing;
 mod pool;
 mod watch;
 
+pub use buffers::Buffers;
 pub use incoming::Acceptor;
 pub use offence::LinkOffence;
 pub use outbox::Outbox;
@@ -68,6 +70,8 @@ pub struct LinkContext {
     pub config: Config,
     /// The beginning of this node's monotonic clock.
     pub epoch: Instant,
+    /// Memory for payloads.
+    pub buffers: Buffers,
 }
 
 impl std::fmt::Debug for LinkContext {

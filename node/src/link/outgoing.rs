@@ -8,9 +8,7 @@ use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetError, NetEvent, peer_id};
 use futures::future::BoxFuture;
 use futures::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
-use gym_crypto::link::{
-    FIRST_OVERHEAD_BYTES, HandshakeError, Initiator, OVERHEAD_BYTES, RESPONSE_BYTES, SealError, Sealer,
-};
+use gym_crypto::link::{HandshakeError, Initiator, OVERHEAD_BYTES, RESPONSE_BYTES, SealError, Sealer};
 use gym_protocol::cbor::{self, CborError};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
@@ -44,6 +42,8 @@ pub(super) struct Writer {
 /// An open link.
 struct Link {
     sealer: Sealer,
+    /// The last sealed payload; its memory is used again.
+    sealed: Vec<u8>,
     stream: WriteHalf<Stream>,
     /// Ends when the receiver closes the link: with its words, or silently.
     closed: BoxFuture<'static, io::Result<Vec<u8>>>,
@@ -89,8 +89,9 @@ impl Writer {
                 delivered = self.deliver(&outgoing) => delivered,
                 () = stop.cancelled() => Err(SendError::Stopped),
             };
-            if let Err(error) = delivered {
-                self.failed(outgoing.header, &error).await;
+            match delivered {
+                Ok(()) => self.context.buffers.give(outgoing.payload),
+                Err(error) => self.failed(outgoing.header, &error).await,
             }
         }
         if let Some(mut link) = self.link.take() {
@@ -159,21 +160,20 @@ impl Writer {
             }
         };
         let associated = cbor::to_wire(&outgoing.header)?;
-        let mut sealed = Vec::with_capacity(outgoing.payload.len() + FIRST_OVERHEAD_BYTES);
-        sealed.extend_from_slice(&outgoing.payload);
+        let (now, sealed) = (self.context.now_ms(), &mut link.sealed);
         let watch = CpuWatch::start();
         link.sealer
-            .seal(self.context.now_ms(), &associated, &mut sealed)?;
+            .seal_into(now, &associated, &outgoing.payload, sealed)?;
         watch.count(&self.context.metrics, "gym_link_seal_cpu_nanoseconds_total");
         let head = frame::head(&associated);
         match outgoing.damage {
-            Damage::None => write_frame(&mut link.stream, &[&head, &sealed]).await?,
+            Damage::None => write_frame(&mut link.stream, &[&head, sealed.as_slice()]).await?,
             Damage::BadTag => {
                 let tag = sealed.len().saturating_sub(OVERHEAD_BYTES);
                 sealed[tag] ^= 1;
-                write_frame(&mut link.stream, &[&head, &sealed]).await?;
+                write_frame(&mut link.stream, &[&head, sealed.as_slice()]).await?;
             }
-            Damage::Truncated => return self.cut_short(&head, &sealed).await,
+            Damage::Truncated => return self.cut_short(&head).await,
         }
         self.context
             .count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
@@ -181,10 +181,11 @@ impl Writer {
     }
 
     /// Announces a whole frame, sends half of it, and ends the stream; hears what the receiver says.
-    async fn cut_short(&mut self, head: &[u8], sealed: &[u8]) -> Result<(), SendError> {
+    async fn cut_short(&mut self, head: &[u8]) -> Result<(), SendError> {
         let Some(mut link) = self.link.take() else {
             return Ok(());
         };
+        let sealed = link.sealed.as_slice();
         let length = (head.len() + sealed.len()) as u32;
         let half = [&length.to_le_bytes(), head, &sealed[..sealed.len() / 2]].concat();
         link.stream.write_all(&half).await?;
@@ -225,6 +226,7 @@ async fn open(context: &mut LinkContext, to: &PeerBytes) -> Result<Link, SendErr
     let closed = Box::pin(async move { read_frame(&mut reader, MAX_WORDS).await });
     Ok(Link {
         sealer,
+        sealed: Vec::new(),
         stream: writer,
         closed,
     })

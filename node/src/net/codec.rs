@@ -50,6 +50,10 @@ impl Codec for BytesCodec {
     }
 }
 
+/// Parts that are copied so that they are written with what is before them.
+const SHORT: usize = 8 * 1024;
+const NOTHING: &[u8] = &[];
+
 /// Reads one frame of at most `limit` bytes. Memory grows with what arrives, not with what is announced.
 pub(crate) async fn read_frame<T: AsyncRead + Unpin>(io: &mut T, limit: usize) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
@@ -77,8 +81,15 @@ pub(crate) async fn write_frame<T: AsyncWrite + Unpin>(io: &mut T, parts: &[&[u8
     let length: usize = parts.iter().map(|part| part.len()).sum();
     let length = u32::try_from(length)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a frame of 4 GiB or more"))?;
-    io.write_all(&length.to_le_bytes()).await?;
-    for part in parts {
+    // The length goes with the first part: every write is a frame of the multiplexer.
+    let (first, rest) = parts.split_first().unwrap_or((&NOTHING, &[]));
+    if first.len() <= SHORT {
+        io.write_all(&[&length.to_le_bytes(), *first].concat()).await?;
+    } else {
+        io.write_all(&length.to_le_bytes()).await?;
+        io.write_all(first).await?;
+    }
+    for part in rest {
         io.write_all(part).await?;
     }
     io.flush().await

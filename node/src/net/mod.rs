@@ -26,6 +26,8 @@ mod handle;
 mod hello;
 mod muxer;
 mod peers;
+mod security;
+mod tls;
 mod topic;
 mod transport;
 

@@ -16,6 +16,9 @@ const MAX_STREAMS: usize = 128;
 /// Bytes received and not yet read, all streams of a connection together: each stream's first 256 KiB, and as much again
 /// for those that grow.
 const RECEIVE_WINDOW: usize = 2 * MAX_STREAMS * 256 * 1024;
+/// Payload of the frames sent: large enough that writing one fills what rustls hands to the socket at once, small enough
+/// that another stream's turn comes soon.
+const FRAME: usize = 64 * 1024;
 /// Inbound streams that wait to be taken; what comes beyond them is dropped.
 const MAX_WAITING: usize = 256;
 
@@ -29,6 +32,7 @@ impl Default for Config {
         // In this order: yamux checks that the window has 256 KiB for every stream.
         config.set_max_num_streams(MAX_STREAMS);
         config.set_max_connection_receive_window(Some(RECEIVE_WINDOW));
+        config.set_split_send_size(FRAME);
         Self(config)
     }
 }

@@ -2,9 +2,14 @@
 
 use super::behaviour::{Behaviour, BuildError, Parts};
 use super::muxer;
+use super::security::{Security, SecurityError};
 use crate::content::bitswap;
+use futures::io::BufReader;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
 use libp2p::multiaddr::Protocol;
-use libp2p::{Multiaddr, Swarm, SwarmBuilder, identity::Keypair, noise, tcp, tls};
+use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, identity::Keypair, tcp};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
@@ -13,6 +18,8 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(600);
 /// How long setting a connection up may take.
 const CONNECT: Duration = Duration::from_secs(20);
+/// What one read of a TCP socket may bring.
+const READ_BUFFER: usize = 64 * 1024;
 
 /// Why the network does not start.
 #[derive(Debug, thiserror::Error)]
@@ -36,12 +43,6 @@ pub enum StartError {
         /// What the system said.
         reason: String,
     },
-    /// TLS could not be set up.
-    #[error("cannot set up TLS: {0}")]
-    Tls(#[from] tls::certificate::GenError),
-    /// Noise could not be set up.
-    #[error("cannot set up Noise: {0}")]
-    Noise(#[from] noise::Error),
     /// The system's resolver configuration cannot be read.
     #[error("cannot read the system's DNS configuration: {0}")]
     Dns(io::Error),
@@ -56,16 +57,16 @@ pub(crate) fn build(
     parts: &Parts<'_>,
     content: bitswap::Behaviour,
 ) -> Result<Swarm<Behaviour>, StartError> {
-    let security = (tls::Config::new, noise::Config::new);
+    let tcp = secured_tcp(&key).map_err(|e| StartError::Protocols(e.to_string()))?;
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
-        .with_tcp(tcp::Config::default(), security, muxer::Config::default)
-        .map_err(|e| StartError::Protocols(e.to_string()))?
         .with_quic_config(|mut config| {
             // A machine that trains may leave the network without a turn for a while.
             config.max_idle_timeout = 12_000;
             config
         })
+        .with_other_transport(|_| tcp)
+        .map_err(|never| match never {})?
         .with_dns()
         .map_err(StartError::Dns)?
         .with_behaviour(|key| Behaviour::new(key, parts, content).map_err(|e: BuildError| e))
@@ -74,6 +75,17 @@ pub(crate) fn build(
         .with_connection_timeout(CONNECT)
         .build();
     Ok(swarm)
+}
+
+/// TCP that reads from the socket in large pieces: rustls by itself asks for 4 KiB at a time.
+fn secured_tcp(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, SecurityError> {
+    Ok(tcp::tokio::Transport::new(tcp::Config::default())
+        .map(|stream, _| BufReader::with_capacity(READ_BUFFER, stream))
+        .upgrade(Version::V1Lazy)
+        .authenticate(Security::new(key)?)
+        .multiplex(muxer::Config::default())
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)))
+        .boxed())
 }
 
 /// Listens on every address.

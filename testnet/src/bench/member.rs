@@ -282,7 +282,7 @@ impl Machine {
     }
 
     fn finish(&mut self) -> Option<Reduced> {
-        self.timed(|ring| ring.finish())
+        self.timed(Ring::take_result)
     }
 
     fn stages(&self) -> Stages {
