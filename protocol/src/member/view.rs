@@ -342,18 +342,20 @@ impl InRound {
     }
 
     fn finish_when_done(&mut self, out: &mut Vec<Action>) {
-        let Step::Reducing(view) = &self.step else { return };
+        let Step::Reducing(view) = &mut self.step else {
+            return;
+        };
         if !view.finished() {
             return;
         }
-        let Some(reduced) = view.done.values().next() else {
+        let Some(reduced) = view.done.values_mut().next() else {
             return;
         };
         out.push(Action::Apply {
             round: self.roster.round,
             view: view.manifest.view,
             manifest: view.hash,
-            mean: reduced.mean.clone(),
+            mean: std::mem::take(&mut reduced.mean),
         });
         let Step::Reducing(view) = std::mem::replace(&mut self.step, Step::SittingOut) else {
             return;
@@ -462,9 +464,9 @@ fn deliver(config: &Config, round: &u64, view: &mut ViewState, mut sent: Sent, o
 }
 
 fn collect_done(view: &mut ViewState) {
-    for (slot, ring) in &view.rings {
+    for (slot, ring) in &mut view.rings {
         if !view.done.contains_key(slot)
-            && let Some(reduced) = ring.finish()
+            && let Some(reduced) = ring.take_result()
         {
             view.done.insert(*slot, reduced);
         }

@@ -1,8 +1,6 @@
 //! What one slot adds to the sum.
 
 use super::hop;
-use super::schedule::Schedule;
-use crate::job::spec::Wire;
 use crate::quant;
 use std::ops::Range;
 
@@ -69,38 +67,9 @@ impl Contribution {
         std::mem::take(&mut self.delta)
     }
 
-    /// Δ × weight of a range.
-    #[must_use]
-    pub fn weighted(&self, range: Range<usize>) -> Vec<f32> {
-        quant::weigh(&self.delta[range], self.weight)
-    }
-
     /// The largest |Δ × weight| of each block of a chunk.
     #[must_use]
     pub fn absmax(&self, chunk: Range<usize>) -> Vec<f32> {
         hop::int::block_absmax(&self.delta[chunk], self.weight)
-    }
-
-    /// Integers of a range that starts at a block, under its blocks' scales.
-    #[must_use]
-    pub fn integers(&self, range: Range<usize>, scales: &[f32]) -> Vec<i8> {
-        quant::quantise(&self.delta[range], self.weight, scales)
-    }
-
-    /// What rounding left over under the joined scales of each chunk; zeros for f32 and for chunks without scales.
-    #[must_use]
-    pub fn residual(&self, wire: Wire, schedule: &Schedule, scales: &[Option<Vec<f32>>]) -> Vec<f32> {
-        let mut out = vec![0.0; self.delta.len()];
-        if wire == Wire::F32 {
-            return out;
-        }
-        for (c, scales) in (0u32..).zip(scales) {
-            let range = schedule.chunk(c);
-            let Some(scales) = scales else { continue };
-            let integers = self.integers(range.clone(), scales);
-            let left = quant::residual(&self.delta[range.clone()], self.weight, &integers, scales);
-            out[range].copy_from_slice(&left);
-        }
-        out
     }
 }

@@ -77,6 +77,14 @@ impl Machine {
         }
     }
 
+    /// As [`Self::finish`], without copying what is large: the machine is of no use afterwards.
+    pub fn take_result(&mut self) -> Option<Reduced> {
+        match self {
+            Self::Flat(r) => r.take_result(),
+            Self::Grid(g) => g.finish(),
+        }
+    }
+
     /// The line whose segments it waits for.
     #[must_use]
     pub fn waits_along(&self) -> Axis {

@@ -6,6 +6,7 @@ use super::words::{Answer, Measured, Order, Setup};
 use crate::output::line;
 use anyhow::{Context, bail};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
+use gym_protocol::job::spec::Wire;
 use gym_protocol::message::{LinkHeader, LinkKind, Phase};
 use gym_protocol::quant::SEGMENT;
 use gym_protocol::ring::{Config, Contribution, Reduced, Ring, Schedule, Segment};
@@ -254,6 +255,7 @@ impl Member {
 /// The ring's machine, timed.
 struct Machine {
     ring: Ring,
+    wire: Wire,
     cpu: f64,
 }
 
@@ -261,6 +263,7 @@ impl Machine {
     fn new(config: Config, own: Contribution) -> Self {
         let before = thread_cpu();
         Self {
+            wire: config.wire,
             ring: Ring::new(config, own),
             cpu: thread_cpu() - before,
         }
@@ -285,11 +288,14 @@ impl Machine {
         self.timed(Ring::take_result)
     }
 
+    /// Integers are rounded, added and packed in one pass: it counts as quantising.
     fn stages(&self) -> Stages {
-        Stages {
-            add: self.cpu,
-            ..Stages::default()
+        let mut stages = Stages::default();
+        match self.wire {
+            Wire::F32 => stages.add = self.cpu,
+            Wire::Q8 => stages.quantise = self.cpu,
         }
+        stages
     }
 }
 

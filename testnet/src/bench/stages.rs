@@ -11,9 +11,9 @@ pub(super) struct Stages {
     pub(super) seal: f64,
     /// Opening them.
     pub(super) open: f64,
-    /// Maxima, integers, packing and unpacking, decoding, residuals.
+    /// Integers: maxima, rounding, adding, packing and unpacking, decoding, residuals.
     pub(super) quantise: f64,
-    /// Weighing, adding, dividing, and checking what came.
+    /// Floats: weighing, adding, dividing, and checking what came.
     pub(super) add: f64,
     /// Hashing.
     pub(super) hash: f64,
