@@ -57,7 +57,7 @@ pub(super) struct EpochKey {
 }
 
 impl EpochKey {
-    fn new(epoch: u32, key: Key) -> Self {
+    pub(super) fn new(epoch: u32, key: Key) -> Self {
         let cipher = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("a key of 32 bytes");
         Self {
             epoch,

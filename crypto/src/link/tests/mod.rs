@@ -1,3 +1,4 @@
+mod cipher;
 mod handshake;
 mod messages;
 
