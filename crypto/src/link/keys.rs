@@ -1,14 +1,16 @@
 //! The key schedule of a link and of its epochs.
 
-use super::MAC_BYTES;
+use super::{MAC_BYTES, TAG_BYTES};
 use crate::mlkem::Secret;
 use crate::sha3_256;
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aes_gcm::aead::AeadInOut as _;
+use aes_gcm::aead::inout::InOutBuf;
+use aes_gcm::{Aes256Gcm, KeyInit as _};
 use hkdf::SimpleHkdf;
-use hmac::{KeyInit as _, Mac as _, SimpleHmac};
+use hmac::{Mac as _, SimpleHmac};
 use sha3::Sha3_256;
 use std::fmt;
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 /// A secret of 32 bytes, overwritten when dropped.
 type Key = Zeroizing<[u8; 32]>;
@@ -52,18 +54,13 @@ fn expand(hkdf: &SimpleHkdf<Sha3_256>, label: &[u8]) -> Key {
 pub(super) struct EpochKey {
     epoch: u32,
     key: Key,
-    /// aws-lc overwrites its key schedule when it is freed.
-    cipher: LessSafeKey,
+    cipher: Aes256Gcm,
 }
 
 impl EpochKey {
     pub(super) fn new(epoch: u32, key: Key) -> Self {
-        let cipher = UnboundKey::new(&AES_256_GCM, key.as_slice()).expect("a key of 32 bytes");
-        Self {
-            epoch,
-            key,
-            cipher: LessSafeKey::new(cipher),
-        }
+        let cipher = Aes256Gcm::new_from_slice(key.as_slice()).expect("a key of 32 bytes");
+        Self { epoch, key, cipher }
     }
 
     pub(super) fn epoch(&self) -> u32 {
@@ -86,31 +83,28 @@ impl EpochKey {
         (plaintext, end): (&[u8], &[u8]),
         sealed: &mut [u8],
     ) -> Option<()> {
-        let (text, end_and_tag) = sealed.split_at_mut_checked(plaintext.len())?;
-        let (nonce, associated) = (self.nonce(counter), Aad::from(associated));
-        self.cipher
-            .seal_out_of_place_scatter(nonce, associated, plaintext, text, end, end_and_tag)
-            .ok()
+        let (text, tag_bytes) = sealed.split_last_chunk_mut::<TAG_BYTES>()?;
+        let nonce = nonce(self.epoch, counter).into();
+        let buffer = if end.is_empty() {
+            InOutBuf::new(plaintext, text).ok()?
+        } else {
+            let (head, tail) = text.split_at_mut_checked(plaintext.len())?;
+            head.copy_from_slice(plaintext);
+            tail.copy_from_slice(end);
+            InOutBuf::from(text)
+        };
+        let tag = self
+            .cipher
+            .encrypt_inout_detached(&nonce, associated, buffer)
+            .ok()?;
+        tag_bytes.copy_from_slice(&tag);
+        Some(())
     }
 
-    /// Verifies the tag at `buffer`'s end, decrypts and cuts it off; `None`, and no plaintext in `buffer`, when it is bad.
+    /// Verifies the tag at `buffer`'s end, then decrypts and cuts it off; `None`, and `buffer` unchanged, when it is bad.
     pub(super) fn decrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
-        let (nonce, associated) = (self.nonce(counter), Aad::from(associated));
-        match self.cipher.open_in_place(nonce, associated, buffer) {
-            Ok(plaintext) => {
-                let len = plaintext.len();
-                buffer.truncate(len);
-                Some(())
-            }
-            Err(_) => {
-                buffer.zeroize();
-                None
-            }
-        }
-    }
-
-    fn nonce(&self, counter: u64) -> Nonce {
-        Nonce::assume_unique_for_key(nonce(self.epoch, counter))
+        let nonce = nonce(self.epoch, counter).into();
+        self.cipher.decrypt_in_place(&nonce, associated, buffer).ok()
     }
 }
 
