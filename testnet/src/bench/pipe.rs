@@ -74,10 +74,13 @@ impl Member {
     pub(super) fn answer(&mut self) -> anyhow::Result<Answer> {
         let slot = self.slot;
         match self.answers.recv_timeout(ANSWER) {
-            Ok(line) => match serde_json::from_str(&line)? {
-                Answer::Failed(why) => bail!("member {slot}: {why}"),
-                answer => Ok(answer),
-            },
+            Ok(line) => {
+                let answer = serde_json::from_str(&line)?;
+                if let Answer::Failed(why) = answer {
+                    bail!("member {slot}: {why}");
+                }
+                Ok(answer)
+            }
             Err(RecvTimeoutError::Timeout) => bail!("member {slot} did not answer within {ANSWER:?}"),
             Err(RecvTimeoutError::Disconnected) => bail!("member {slot} ended"),
         }

@@ -79,10 +79,10 @@ fn connect(args: &RingArgs, folder: &RunFolder) -> anyhow::Result<Vec<Member>> {
         ring.push(member);
     }
     for member in &mut ring {
-        match member.answer()? {
-            Answer::Listening { peer, address } => places.push((peer, address)),
-            other => bail!("unexpected answer {other:?}"),
-        }
+        let Answer::Listening { peer, address } = member.answer()? else {
+            bail!("a member did not say where it listens");
+        };
+        places.push((peer, address));
     }
     let next = places.iter().cycle().skip(1);
     for (member, (peer, address)) in ring.iter_mut().zip(next) {
@@ -101,9 +101,11 @@ fn run(ring: &mut [Member], round: u64) -> anyhow::Result<Vec<Measured>> {
     let answers = all(ring, &Order::Go)?;
     answers
         .into_iter()
-        .map(|answer| match answer {
-            Answer::Done(measured) => Ok(*measured),
-            other => bail!("unexpected answer {other:?}"),
+        .map(|answer| {
+            let Answer::Done(measured) = answer else {
+                bail!("a member did not say what it measured");
+            };
+            Ok(*measured)
         })
         .collect()
 }
