@@ -10,6 +10,7 @@ mod common;
 use common::fixture;
 use gym_training::reference::{Kind, Options, Report, compare};
 use safetensors::{SafeTensors, serialize};
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -37,12 +38,14 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Writes a safetensors file again with one tensor changed: dropped, doubled under another name, or its first bytes
-/// replaced.
+/// Writes a safetensors file again with one tensor changed: dropped, doubled under another name, its first bytes
+/// replaced, or cut.
 enum Change<'a> {
     Drop(&'a str),
     Add(&'a str),
     Set(&'a str, [u8; 4]),
+    /// Its first row alone is kept.
+    Cut(&'a str),
 }
 
 fn rewrite(path: &Path, change: &Change<'_>) {
@@ -62,6 +65,12 @@ fn rewrite(path: &Path, change: &Change<'_>) {
         Change::Set(name, value) => {
             let tensor = tensors.iter_mut().find(|t| t.0 == *name).unwrap();
             tensor.3[..4].copy_from_slice(value);
+        }
+        Change::Cut(name) => {
+            let tensor = tensors.iter_mut().find(|t| t.0 == *name).unwrap();
+            let row = tensor.3.len() / tensor.2[0];
+            tensor.2[0] = 1;
+            tensor.3.truncate(row);
         }
     }
     let views = tensors.iter().map(|(name, dtype, shape, data)| {
@@ -167,6 +176,117 @@ fn a_missing_and_an_unknown_quantity_fail_by_name() {
     }
 }
 
+/// Nothing is compared with what was cut away, so nothing agrees.
+#[test]
+fn a_list_cut_short_is_no_agreement() {
+    let cut = |set: &str, file: &str, change: &dyn Fn(&mut Value)| {
+        let dir = copy_of(set);
+        let path = dir.path().join(file);
+        let mut all: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut all);
+        std::fs::write(&path, all.to_string()).unwrap();
+        let options = Options {
+            models: Some(fixture("models")),
+            ..Options::default()
+        };
+        let report = reports(dir.path(), &options).remove(0);
+        assert!(!report.passes(), "{set} {file}");
+    };
+    let pop = |list: &mut Value| drop(list.as_array_mut().unwrap().pop());
+    cut("gspo_step", "step.json", &|all| {
+        pop(&mut all["gspo"]["grad_norms_before_clip"]);
+    });
+    cut("gspo_step", "step.json", &|all| {
+        pop(&mut all["gspo"]["ratios_before_each_step"]);
+    });
+    cut("sampling", "sampling.json", &|all| {
+        all["known_answers"] = json!([])
+    });
+    cut("sampling", "sampling.json", &|all| {
+        all["sampling"]["edge_words"] = json!([])
+    });
+    cut("sampling", "sampling.json", &|all| {
+        all["distribution_check"]["degrees_of_freedom"] = json!(1_000_000);
+    });
+    cut("gspo", "cases.json", &|all| {
+        let cases = all["cases"].as_array_mut().unwrap();
+        let with_kl = cases.iter_mut().find(|c| c["kl"].is_number()).unwrap();
+        with_kl["kl"] = Value::Null;
+    });
+    cut("accumulation", "cases.json", &|all| {
+        all["cases"][0]["metrics_per_micro_batch"] = json!({});
+    });
+    cut("bf16", "bf16.json", &|all| {
+        let archs = all["archs"].as_object_mut().unwrap();
+        archs.retain(|name, _| name == "qwen3");
+        pop(&mut archs["qwen3"]["greedy_bf16_margin_top1_top2"]);
+    });
+}
+
+#[test]
+fn a_tensor_cut_short_or_out_of_the_vocabulary_fails_without_a_panic() {
+    let cases = [
+        ("nf4", "nf4.safetensors", Change::Cut("a64x64.dq.codes")),
+        ("gspo", "gspo.safetensors", Change::Cut("c03.advantages")),
+        (
+            "accumulation",
+            "accumulation.safetensors",
+            Change::Cut("advantages"),
+        ),
+        (
+            "models/qwen3",
+            "expected.safetensors",
+            Change::Set("input_ids_left", 4096i32.to_le_bytes()),
+        ),
+        (
+            "models/qwen3",
+            "expected.safetensors",
+            Change::Set("greedy_ids", 4096i32.to_le_bytes()),
+        ),
+        (
+            "models/qwen3",
+            "expected.safetensors",
+            Change::Cut("attention_mask_left"),
+        ),
+    ];
+    for (set, file, change) in cases {
+        let dir = copy_of(set);
+        rewrite(&dir.path().join(file), &change);
+        let report = reports(dir.path(), &Options::default()).remove(0);
+        assert!(!report.passes(), "{set} {file}");
+    }
+}
+
+#[test]
+fn two_sets_in_a_folder_are_two_and_half_a_set_fails() {
+    let dir = copy_of("nf4");
+    copy(&fixture("sampling"), dir.path());
+    copy(&fixture("nf4"), &dir.path().join("below"));
+    let all = reports(dir.path(), &Options::default());
+    let kinds: Vec<&str> = all.iter().map(|r| r.kind.as_str()).collect();
+    assert_eq!(kinds, ["nf4", "sampling", "nf4"]);
+    assert!(all.iter().all(Report::passes));
+
+    copy(&fixture("gspo"), &dir.path().join("half"));
+    std::fs::remove_file(dir.path().join("half/cases.json")).unwrap();
+    let all = reports(dir.path(), &Options::default());
+    let half: Vec<&Report> = all.iter().filter(|r| r.dir.ends_with("half")).collect();
+    assert!(half.iter().any(|r| r.problems[0].contains("gspo.safetensors")));
+    assert!(!half.iter().any(|r| r.passes()));
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_a_circle_are_followed_once() {
+    let dir = copy_of("nf4");
+    let below = dir.path().join("below");
+    std::fs::create_dir(&below).unwrap();
+    for name in ["one", "two", "three"] {
+        std::os::unix::fs::symlink("..", below.join(name)).unwrap();
+    }
+    assert_eq!(reports(dir.path(), &Options::default()).len(), 1);
+}
+
 #[test]
 fn a_set_is_known_by_its_files_and_finds_its_model_elsewhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +321,7 @@ fn the_program_says_so_in_its_exit_code() {
         "{text}"
     );
     let (code, json) = run(&[Path::new("--json"), &fixture("sampling")]);
-    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let value: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((code, value["passes"].as_bool()), (Some(0), Some(true)));
     let dir = copy_of("gspo");
     rewrite(&dir.path().join("gspo.safetensors"), &Change::Drop("c00.new"));

@@ -10,9 +10,9 @@ use std::process::ExitCode;
 
 /// Compares this engine with numbers that transformers, PEFT, TRL and bitsandbytes computed.
 ///
-/// Each DIR is a set of reference numbers, or a folder of sets. What kind of set it is, is told by the files in it:
-/// a model with its expected.safetensors, gspo.safetensors, step.json, nf4.safetensors and so on. For every quantity in
-/// a set the largest difference is printed beside what is allowed. The exit code is 0 when every difference is allowed,
+/// Each DIR is a set of reference numbers, or a folder with sets below it. What kind of set it is, is told by the files
+/// in it: a model with its expected.safetensors, gspo.safetensors, step.json, nf4.safetensors and so on. For every
+/// quantity in a set the largest difference is printed beside what is allowed. The exit code is 0 when every difference is allowed,
 /// 1 when one is not or a quantity is missing or unknown, and 2 when a DIR cannot be read.
 ///
 /// Differences are absolute, relative to the largest value of the same tensor ("rel"), or counts of places that differ

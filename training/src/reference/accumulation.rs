@@ -1,6 +1,6 @@
 //! A batch as one, two and more micro-batches against TRL.
 
-use super::gspo::{Batch, Part, known};
+use super::gspo::{Batch, Part, known, needs_kl};
 use super::report::{Quantity, Tally};
 use super::tensors::{Object, Tensors, json, numbers};
 use super::{ReferenceError, Set};
@@ -22,7 +22,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     };
     let batch = Batch::read(&file, "")?;
     compare_advantages(&file, tally)?;
-    for value in head.list("cases")? {
+    for value in head.items("cases")? {
         let case = Object {
             what: "a case of cases.json",
             value,
@@ -33,17 +33,24 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     Ok(())
 }
 
-/// The set does not say how large its groups are: one size gives TRL's advantages, or none does.
 fn compare_advantages(file: &Tensors, tally: &mut Tally) -> Result<(), ReferenceError> {
     let (rewards, want) = (file.numbers("rewards")?, file.numbers("advantages")?);
-    let sizes = (2..=rewards.len()).filter(|n| rewards.len().is_multiple_of(*n));
-    let tried = sizes.map(|n| (n, advantages(&known(&rewards), n, ScaleRewards::Group).values));
-    let best = tried.min_by(|(_, a), (_, b)| apart(a, &want).total_cmp(&apart(b, &want)));
-    if let Some((size, got)) = best {
-        let what = Quantity::absolute("advantages", 1e-6);
-        tally.numbers(what, &format!("groups of {size}"), &got, &want);
-    }
+    some_groups_advantages(&rewards, &want, "", tally);
     Ok(())
+}
+
+/// The set does not say how large its groups are: one size gives TRL's advantages, or none does.
+pub(super) fn some_groups_advantages(rewards: &[f64], want: &[f64], place: &str, tally: &mut Tally) {
+    let sizes = (2..=rewards.len()).filter(|n| rewards.len().is_multiple_of(*n));
+    let tried = sizes.map(|n| (n, advantages(&known(rewards), n, ScaleRewards::Group).values));
+    let best = tried.min_by(|(_, a), (_, b)| apart(a, want).total_cmp(&apart(b, want)));
+    match best {
+        Some((size, got)) => {
+            let place = format!("{place} in groups of {size}");
+            tally.numbers(Quantity::absolute("advantages", 1e-6), place.trim(), &got, want);
+        }
+        None => tally.problem(format!("{} rewards make no group", rewards.len())),
+    }
 }
 
 pub(super) fn apart(a: &[f64], b: &[f64]) -> f64 {
@@ -68,7 +75,7 @@ fn compare_case(
     };
     let (mut losses, mut gradient, mut metrics) = (Vec::new(), Vec::new(), Vec::new());
     let mut start = 0;
-    for lengths in case.list("row_lengths_per_micro_batch")? {
+    for lengths in case.items("row_lengths_per_micro_batch")? {
         let rows = lengths.as_array().map_or(0, Vec::len);
         let end = (start + rows).min(batch.len());
         let part = Part {
@@ -117,9 +124,11 @@ fn compare_metrics(
         .ok_or_else(|| case.no("metrics_per_micro_batch", "object"))?;
     let logged = case.get("metrics_logged_by_trl");
     for (key, of) in METRICS {
-        let Some(want) = each.get(key).and_then(Value::as_array) else {
+        if key == "kl" && !needs_kl(case) {
             continue;
-        };
+        }
+        let want = each.get(key).and_then(Value::as_array);
+        let want = want.ok_or_else(|| case.no("metrics_per_micro_batch", "list of each metric"))?;
         let want = numbers(want).ok_or_else(|| case.no("metrics_per_micro_batch", "numbers"))?;
         let values: Vec<f64> = got.iter().map(of).collect();
         tally.numbers(Quantity::absolute(key, 1e-6), id, &values, &want);

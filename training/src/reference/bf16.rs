@@ -33,12 +33,17 @@ fn compare_model(set: &Set<'_>, own: &Object<'_>, tally: &mut Tally) -> Result<(
     let dir = set.base(own.what)?;
     let decoder = Decoder::load_as(&dir, &set.device(), Precision::Bf16).map_err(ReferenceError::ours)?;
     let expected = Tensors::open(&dir.join("expected.safetensors"))?;
+    let vocab = decoder.config().vocab_size;
     for side in ["left", "right"] {
-        let inputs = Padded::read(&expected, side)?;
+        let inputs = Padded::read(&expected, side, vocab)?;
         let want = inputs.kept(&expected.numbers(&format!("logits_{side}"))?);
         let got = logits(&decoder, &inputs.packed(), None);
         if got.len() != want.len() {
             return Err(ReferenceError::Ours(format!("logits_{side} has another shape")));
+        }
+        // A median would pass over some that are not.
+        if !got.iter().chain(&want).all(|v| v.is_finite()) {
+            return Err(ReferenceError::Ours(format!("logits_{side} are not all finite")));
         }
         let key = format!("gap_{side}");
         let value = own.get(&key).ok_or_else(|| own.no(&key, "object"))?;
@@ -51,7 +56,7 @@ fn compare_model(set: &Set<'_>, own: &Object<'_>, tally: &mut Tally) -> Result<(
             tally.number(Quantity::absolute(&name, SHARE), &place, share, 0.0);
         }
     }
-    compare_greedy(&decoder, &Padded::read(&expected, "left")?, own, tally)
+    compare_greedy(&decoder, &Padded::read(&expected, "left", vocab)?, own, tally)
 }
 
 /// The measures that count for this model.
@@ -83,7 +88,12 @@ fn compare_greedy(
     let ids = rows(own, "greedy_ids_bf16")?;
     let margins = rows(own, "greedy_bf16_margin_top1_top2")?;
     let steps = ids.iter().map(Vec::len).max().unwrap_or(0);
-    let got = greedy(decoder, &left.rows(), steps)?;
+    let rows = left.rows();
+    let whole = |all: &[Vec<f64>]| all.len() == rows.len() && all.iter().all(|row| row.len() == steps);
+    if steps == 0 || !whole(&ids) || !whole(&margins) {
+        return Err(own.no("greedy_ids_bf16", "margin beside each token of each row in"));
+    }
+    let got = greedy(decoder, &rows, steps)?;
     for (row, ((got, want), margins)) in got.iter().zip(&ids).zip(&margins).enumerate() {
         let sure = margins.iter().take_while(|m| **m >= 2.0 * gap).count();
         let sure = sure.min(got.len()).min(want.len());

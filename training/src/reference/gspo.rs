@@ -27,7 +27,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
         what: "cases.json",
         value: &all,
     };
-    for value in head.list("cases")? {
+    for value in head.items("cases")? {
         let case = Object {
             what: "a case of cases.json",
             value,
@@ -119,7 +119,7 @@ fn compare_token(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceError>
         what: "gspo_token.json",
         value: &all,
     };
-    for value in head.list("cases")? {
+    for value in head.items("cases")? {
         let case = Object {
             what: "a case of gspo_token.json",
             value,
@@ -162,7 +162,7 @@ pub(super) fn compare_variants(set: &Set<'_>, tally: &mut Tally) -> Result<(), R
         what: "cases.json",
         value: &all,
     };
-    for value in head.list("cases")? {
+    for value in head.items("cases")? {
         let case = Object {
             what: "a case of cases.json",
             value,
@@ -191,7 +191,8 @@ pub(super) fn compare_variants(set: &Set<'_>, tally: &mut Tally) -> Result<(), R
             batch.compare_gradient(&scaled.gradient, &file, &format!("{id}.{suffix}"), 1e-7, tally)?;
         }
         compare_metrics(case, id, &got, tally)?;
-        if let Some(kl) = case.get("kl_f64").and_then(Value::as_f64) {
+        if needs_kl(case) {
+            let kl = case.number("kl_f64")?;
             tally.number(Quantity::absolute("kl_f64", 1e-6), id, got.metrics.kl(), kl);
         }
         compare_advantages(case, &file, id, tally)?;
@@ -259,7 +260,7 @@ pub(super) fn compare_metrics(
     ] {
         tally.number(Quantity::absolute(key, 1e-6), id, value, case.number(key)?);
     }
-    if case.get("kl").is_some() {
+    if needs_kl(case) {
         tally.number(
             Quantity::absolute("kl", 1e-6),
             id,
@@ -268,6 +269,12 @@ pub(super) fn compare_metrics(
         );
     }
     Ok(())
+}
+
+/// Whether the case has a KL to compare: it says one, or must by its β.
+pub(super) fn needs_kl(case: Object<'_>) -> bool {
+    let beta = case.get("beta").and_then(Value::as_f64);
+    case.get("kl").is_some() || beta.is_some_and(|beta| beta > 0.0)
 }
 
 fn config(case: Object<'_>) -> Result<LossConfig, ReferenceError> {
@@ -305,6 +312,14 @@ impl Batch {
             rows("adv_tok")?
         } else {
             let each = file.numbers(&name("advantages"))?;
+            if each.len() != new.len() {
+                return Err(ReferenceError::Ours(format!(
+                    "{} has {} numbers for {} rows",
+                    name("advantages"),
+                    each.len(),
+                    new.len()
+                )));
+            }
             new.iter().zip(each).map(|(row, a)| vec![a; row.len()]).collect()
         };
         Ok(Self {

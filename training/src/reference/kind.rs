@@ -2,6 +2,7 @@
 
 use super::ReferenceError;
 use super::tensors::json;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -50,20 +51,14 @@ const FILES: [(Kind, &[&str]); 11] = [
     (Kind::Tokenizer, &["cases.json"]),
 ];
 
-impl Kind {
-    /// The kind of a directory; `None` when it is no set.
-    #[must_use]
-    pub fn of(dir: &Path) -> Option<Self> {
-        let has = |files: &[&str]| files.iter().all(|f| dir.join(f).is_file());
-        let (kind, _) = FILES.iter().find(|(_, files)| has(files))?;
-        if *kind == Self::Tokenizer {
-            // Cases alone say little: they must be strings and chats.
-            let cases = json(&dir.join("cases.json")).ok()?;
-            return (cases.get("cases").is_some() && cases.get("chat").is_some()).then_some(*kind);
-        }
-        Some(*kind)
-    }
-}
+/// Files that a kind may have besides.
+const FURTHER: [(Kind, &[&str]); 2] = [
+    (Kind::Model, &["config.hub_style.json"]),
+    (Kind::Gspo, &["gspo_token.safetensors", "gspo_token.json"]),
+];
+
+/// Files of sets whose names other directories have, too.
+const COMMON: [&str; 3] = ["config.json", "cases.json", "meta.json"];
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -92,15 +87,34 @@ pub(super) fn known() -> String {
     all.join(", ")
 }
 
-/// The set that `dir` is, or those in the folders below it, by name.
-pub(super) fn sets(dir: &Path) -> Result<Vec<(PathBuf, Kind)>, ReferenceError> {
-    if let Some(kind) = Kind::of(dir) {
-        return Ok(vec![(dir.to_owned(), kind)]);
-    }
+/// A set, or files of one that do not make one.
+#[derive(Debug)]
+pub(super) enum Found {
+    Set(Kind),
+    /// The file of a set that nothing compares, since others are missing.
+    Incomplete(&'static str),
+}
+
+/// The sets in `dir` and in the folders below it, by name; a folder that links lead to again is looked at once.
+pub(super) fn sets(dir: &Path) -> Result<Vec<(PathBuf, Found)>, ReferenceError> {
+    let mut all = Vec::new();
+    look_into(dir, &mut BTreeSet::new(), &mut all)?;
+    Ok(all)
+}
+
+fn look_into(
+    dir: &Path,
+    seen: &mut BTreeSet<PathBuf>,
+    all: &mut Vec<(PathBuf, Found)>,
+) -> Result<(), ReferenceError> {
     let read = |e: std::io::Error| ReferenceError::Read {
         path: dir.to_owned(),
         reason: e.to_string(),
     };
+    if !seen.insert(dir.canonicalize().map_err(read)?) {
+        return Ok(());
+    }
+    all.extend(found(dir).into_iter().map(|found| (dir.to_owned(), found)));
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(read)? {
         let path = entry.map_err(read)?.path();
@@ -109,9 +123,31 @@ pub(super) fn sets(dir: &Path) -> Result<Vec<(PathBuf, Kind)>, ReferenceError> {
         }
     }
     folders.sort();
-    let mut all = Vec::new();
-    for folder in folders {
-        all.extend(sets(&folder)?);
+    folders.iter().try_for_each(|folder| look_into(folder, seen, all))
+}
+
+/// What the files of one directory are: each telling file belongs to one set, or to none that is whole.
+fn found(dir: &Path) -> Vec<Found> {
+    let has = |file: &&str| dir.join(file).is_file();
+    let (mut kinds, mut taken) = (Vec::new(), BTreeSet::<&str>::new());
+    for (kind, files) in FILES {
+        if taken.contains(files[0]) || !files.iter().all(has) || !is_meant(dir, kind) {
+            continue;
+        }
+        let further = FURTHER.iter().filter(|(of, _)| *of == kind);
+        taken.extend(further.flat_map(|(_, files)| *files));
+        taken.extend(files);
+        kinds.push(Found::Set(kind));
     }
-    Ok(all)
+    let all = FILES.iter().chain(&FURTHER).flat_map(|(_, files)| *files);
+    let left = all.filter(|f| has(f) && !taken.contains(**f) && !COMMON.contains(*f));
+    let left: BTreeSet<&'static str> = left.copied().collect();
+    kinds.extend(left.into_iter().map(Found::Incomplete));
+    kinds
+}
+
+/// Cases alone say little: a tokenizer's are strings and chats. A file that cannot be read is meant to be one.
+fn is_meant(dir: &Path, kind: Kind) -> bool {
+    kind != Kind::Tokenizer
+        || json(&dir.join("cases.json")).map_or(true, |c| c.get("cases").is_some() && c.get("chat").is_some())
 }

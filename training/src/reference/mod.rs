@@ -1,8 +1,8 @@
 //! Reference numbers: directories of what the peers' own code computed (transformers, PEFT, TRL, bitsandbytes), and how
 //! far this crate is from them.
 //!
-//! A directory's kind is told by the files in it ([`Kind`]), never by its name; nothing about shapes, values or seeds is
-//! built in. Every quantity in it is compared: one that is missing, and one that nothing here knows, is a failure.
+//! A directory's kind is told by the files in it ([`Kind`]), never by its name; one with the files of two sets is two.
+//! Nothing about shapes, values or seeds is built in. Every quantity in it is compared: one that is missing, and one that nothing here knows, is a failure.
 
 mod accumulation;
 mod bf16;
@@ -25,6 +25,7 @@ pub use kind::Kind;
 pub use report::{Check, Measure, Report};
 
 use burn::tensor::Device;
+use kind::Found;
 use report::Tally;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +40,7 @@ pub struct Options {
     pub device: Option<Device>,
 }
 
-/// Compares everything in `dir`, and in the folders in it when it is no set itself.
+/// Compares everything in `dir` and in the folders below it.
 ///
 /// # Errors
 /// When `dir` cannot be read or neither is nor holds a set. A set that cannot be compared is a report that fails.
@@ -50,8 +51,24 @@ pub fn compare(dir: &Path, options: &Options) -> Result<Vec<Report>, ReferenceEr
     }
     Ok(sets
         .iter()
-        .map(|(dir, kind)| compare_set(dir, *kind, options))
+        .map(|(dir, found)| match found {
+            Found::Set(kind) => compare_set(dir, *kind, options),
+            Found::Incomplete(file) => incomplete(dir, file),
+        })
         .collect())
+}
+
+/// A file of a set whose other files are not there: nothing is compared with it, which is no agreement.
+fn incomplete(dir: &Path, file: &str) -> Report {
+    Report {
+        dir: dir.to_owned(),
+        kind: "incomplete".into(),
+        checks: Vec::new(),
+        problems: vec![format!(
+            "{file} is compared with nothing: other files of its set are missing; known are {}",
+            kind::known()
+        )],
+    }
 }
 
 fn compare_set(dir: &Path, kind: Kind, options: &Options) -> Report {

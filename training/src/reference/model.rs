@@ -21,6 +21,20 @@ pub(super) fn tolerance(config: &ModelConfig) -> f64 {
 
 const GRADIENTS: f64 = 2e-4;
 
+/// Refuses ids that a model of `vocab` tokens does not have.
+pub(super) fn known_tokens<'a>(
+    ids: impl IntoIterator<Item = &'a u32>,
+    vocab: usize,
+    name: &str,
+) -> Result<(), ReferenceError> {
+    match ids.into_iter().find(|id| **id as usize >= vocab) {
+        Some(id) => Err(ReferenceError::Ours(format!(
+            "{name} has the id {id}, and the model {vocab} tokens"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Inputs padded to one width.
 pub(super) struct Padded {
     pub(super) ids: Vec<u32>,
@@ -32,12 +46,13 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     let expected = Tensors::open(&set.path("expected.safetensors"))?;
     let decoder = Decoder::load(set.dir, &set.device()).map_err(ReferenceError::ours)?;
     compare_configs(set, tally)?;
+    let vocab = decoder.config().vocab_size;
     for side in ["left", "right"] {
-        let inputs = Padded::read(&expected, side)?;
+        let inputs = Padded::read(&expected, side, vocab)?;
         let name = format!("logits_{side}");
         inputs.compare(&decoder, None, &expected.numbers(&name)?, &name, tally)?;
     }
-    let left = Padded::read(&expected, "left")?;
+    let left = Padded::read(&expected, "left", vocab)?;
     compare_row_alone(&decoder, &left, &expected, tally)?;
     compare_log_probs(&decoder, &left, &expected, tally)?;
     compare_layers(&decoder, &left, &expected, tally)?;
@@ -48,13 +63,24 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
 }
 
 impl Padded {
-    pub(super) fn read(file: &Tensors, side: &str) -> Result<Self, ReferenceError> {
-        let (ids, mask) = (format!("input_ids_{side}"), format!("attention_mask_{side}"));
-        Ok(Self {
-            ids: file.ids(&ids)?,
+    /// The tensors `input_ids_{side}` and `attention_mask_{side}`, for a model of `vocab` tokens.
+    pub(super) fn read(file: &Tensors, side: &str, vocab: usize) -> Result<Self, ReferenceError> {
+        let (name, mask) = (format!("input_ids_{side}"), format!("attention_mask_{side}"));
+        let inputs = Self {
+            ids: file.ids(&name)?,
             mask: file.mask(&mask)?,
-            width: file.width(&ids)?,
-        })
+            width: file.width(&name)?,
+        };
+        if file.shape(&name)? != file.shape(&mask)? {
+            return Err(ReferenceError::Ours(format!(
+                "{name} and {mask} have different shapes"
+            )));
+        }
+        known_tokens(&inputs.ids, vocab, &name)?;
+        match inputs.rows().iter().any(Vec::is_empty) {
+            true => Err(ReferenceError::Ours(format!("{mask} leaves a row nothing"))),
+            false => Ok(inputs),
+        }
     }
 
     pub(super) fn packed(&self) -> Packed {
@@ -177,6 +203,8 @@ fn compare_log_probs(
 ) -> Result<(), ReferenceError> {
     let losses = left.losses(decoder, None);
     let want = expected.numbers("logprobs_left")?;
+    let places = left.rows().len() * (left.width - 1);
+    tally.exact("places of logprobs_left", "", &[want.len()], &[places]);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for (place, loss) in &losses {
         let (row, column) = (place / left.width, place % left.width);
@@ -234,6 +262,7 @@ fn compare_greedy(
 ) -> Result<(), ReferenceError> {
     let want = expected.ids("greedy_ids")?;
     let steps = expected.width("greedy_ids")?;
+    known_tokens(&want, decoder.config().vocab_size, "greedy_ids")?;
     let rows = left.rows();
     let got = greedy(decoder, &rows, steps)?.concat();
     tally.exact("greedy_ids", "", &got, &want);

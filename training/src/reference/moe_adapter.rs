@@ -19,7 +19,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     let base = base_of(set)?;
     let decoder = Decoder::load(&base, &set.device()).map_err(ReferenceError::ours)?;
     let inputs = Tensors::open(&base.join("expected.safetensors"))?;
-    let left = Padded::read(&inputs, "left")?;
+    let left = Padded::read(&inputs, "left", decoder.config().vocab_size)?;
     let layouts = layouts(set.dir)?;
     if layouts.is_empty() {
         tally.problem("there is no folder with an adapter_config.json".into());

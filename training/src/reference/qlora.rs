@@ -21,10 +21,10 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
     let expected = Tensors::open(&set.path("expected.safetensors"))?;
     let quantised = Tensors::open(&set.path("quantised.safetensors"))?;
     let inputs = Tensors::open(&base.join("expected.safetensors"))?;
-    let inputs = Padded::read(&inputs, "left")?;
     let adapter = Adapter::load(&adapter_dir(set, &base)?).map_err(ReferenceError::ours)?;
     compare_weights(&quantised, &base, tally)?;
     let ours = Decoder::load_as(&base, &set.device(), Quantisation::Nf4).map_err(ReferenceError::ours)?;
+    let inputs = Padded::read(&inputs, "left", ours.config().vocab_size)?;
     compare_model("", &ours, &adapter, &inputs, &expected, tally)?;
     let folder = Folder::new()?;
     write_stored(set, &base, &folder)?;

@@ -20,7 +20,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
         value: &all,
     };
     for key in ["known_answers", "further_answers"] {
-        for (i, case) in head.list(key)?.iter().enumerate() {
+        for (i, case) in head.items(key)?.iter().enumerate() {
             let case = Object {
                 what: key,
                 value: case,
@@ -36,14 +36,14 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
         what: "sampling",
         value: sampling,
     };
-    for (i, value) in sampling.list("examples")?.iter().enumerate() {
+    for (i, value) in sampling.items("examples")?.iter().enumerate() {
         let example = Object {
             what: "an example",
             value,
         };
         compare_example(example, &format!("example {i}"), tally)?;
     }
-    for value in sampling.list("edge_words")? {
+    for value in sampling.items("edge_words")? {
         compare_edge(
             Object {
                 what: "an edge word",
@@ -181,7 +181,10 @@ fn compare_distribution(
         .zip(expected)
         .map(|(n, e)| (n - e).powi(2) / e)
         .sum();
-    let limit = chi_squared_limit(check.number("degrees_of_freedom")?);
+    let degrees = logits.len().saturating_sub(1);
+    let stated = check.count("degrees_of_freedom")?;
+    tally.exact("degrees_of_freedom", "", &[degrees], &[stated]);
+    let limit = chi_squared_limit(degrees as f64);
     tally.number(
         Quantity::absolute("chi_square of our draws", limit),
         "",

@@ -1,25 +1,22 @@
 //! AdamW updates of an adapter, clipping active, against TRL's loss under PyTorch.
 
-use super::accumulation::apart;
-use super::gspo::known;
+use super::accumulation::{apart, some_groups_advantages};
+use super::model::known_tokens;
 use super::report::{Quantity, Tally};
 use super::tensors::{Object, Tensors, json, numbers};
 use super::{ReferenceError, Set};
 use crate::adapter::Adapter;
-use crate::gspo::advantages;
 use crate::gspo::log_probs::{Keep, Sequence, log_probs};
 use crate::lora::Lora;
 use crate::model::Decoder;
 use crate::trainer::Plan;
 use crate::trainer::replay::{Batch, Replayed, replay};
-use gym_protocol::job::spec::{JobFile, ScaleRewards};
+use gym_protocol::job::spec::JobFile;
 use gym_protocol::tensor::TensorSet;
 use std::path::PathBuf;
 
 /// Values after the updates, and what is computed on their way.
 const VALUES: f64 = 5e-5;
-/// Ratios are TRL's f32 after updates whose own f32 and f64 are 1e-5 apart.
-const RATIOS: f64 = 1e-4;
 /// Gradients, relative to the largest of their tensor.
 const GRADIENTS: f64 = 2e-4;
 
@@ -35,6 +32,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
         .ok_or_else(|| ReferenceError::Ours("step.json has no run".into()))?;
     let base = Base::find(set, first)?;
     for run in &runs {
+        run.has_tokens_of(base.decoder.config().vocab_size)?;
         run.compare(&base, tally)?;
     }
     file.finish(tally);
@@ -71,6 +69,7 @@ impl Base {
                 continue;
             }
             let decoder = Decoder::load(&dir, &set.device()).map_err(ReferenceError::ours)?;
+            run.has_tokens_of(decoder.config().vocab_size)?;
             let base = Self { decoder, adapter };
             let old = base.log_probs(run, &base.adapter.tensors, Model::Adapted)?;
             let distance = apart(&old.concat(), &run.old.concat());
@@ -169,8 +168,27 @@ impl<'a> Run<'a> {
             })
     }
 
+    /// Refuses what no model can be run on: an empty prompt or completion, an id beyond the vocabulary, a row without
+    /// its advantage.
+    fn has_tokens_of(&self, vocab: usize) -> Result<(), ReferenceError> {
+        let Batch {
+            prompts,
+            completions,
+            advantages,
+        } = &self.batch;
+        let whole = prompts.len() == completions.len() && advantages.len() == completions.len();
+        if !whole || prompts.iter().chain(completions).any(Vec::is_empty) {
+            let name = self.name;
+            return Err(ReferenceError::Ours(format!(
+                "{name} has a row without a prompt, a completion or an advantage"
+            )));
+        }
+        let ids = prompts.iter().chain(completions).flatten();
+        known_tokens(ids, vocab, self.name)
+    }
+
     fn compare(&self, base: &Base, tally: &mut Tally) -> Result<(), ReferenceError> {
-        self.compare_advantages(tally);
+        some_groups_advantages(&self.rewards, &self.batch.advantages, self.name, tally);
         let reference = self.file.numbers(&self.tensor("ref_logps"))?;
         let reference = self.file.unmasked(&reference, &self.tensor("completion_mask"))?;
         let start = &base.adapter.tensors;
@@ -181,7 +199,7 @@ impl<'a> Run<'a> {
         let what = Quantity::absolute("ref_logps", VALUES);
         tally.numbers(what, self.name, &bare.concat(), &reference.concat());
 
-        let steps = self.settings.list("losses")?.len();
+        let steps = self.settings.items("losses")?.len();
         let after: Vec<Replayed> = (1..=steps)
             .map(|updates| {
                 replay(
@@ -197,22 +215,6 @@ impl<'a> Run<'a> {
         self.compare_ratios(base, &after, &old, tally)?;
         self.compare_gradients(&after, tally)?;
         self.compare_final(&after, tally)
-    }
-
-    /// One group size gives the set's advantages, or none does.
-    fn compare_advantages(&self, tally: &mut Tally) {
-        let sizes = (2..=self.rewards.len()).filter(|n| self.rewards.len().is_multiple_of(*n));
-        let want = &self.batch.advantages;
-        let tried = sizes.map(|n| {
-            (
-                n,
-                advantages(&known(&self.rewards), n, ScaleRewards::Group).values,
-            )
-        });
-        if let Some((size, got)) = tried.min_by(|(_, a), (_, b)| apart(a, want).total_cmp(&apart(b, want))) {
-            let place = format!("{}, groups of {size}", self.name);
-            tally.numbers(Quantity::absolute("advantages", 1e-6), &place, &got, want);
-        }
     }
 
     fn plan(&self, updates: usize, base: &Base) -> Result<Plan, ReferenceError> {
@@ -262,6 +264,7 @@ impl<'a> Run<'a> {
         }
         let key = "grad_norms_before_clip";
         let norms = self.settings.numbers(key)?;
+        tally.exact("updates", self.name, &[norms.len()], &[last.grad_norms.len()]);
         for (got, want) in last.grad_norms.iter().zip(&norms) {
             tally.number(Quantity::relative(key, GRADIENTS), self.name, *got, *want);
         }
@@ -302,7 +305,9 @@ impl<'a> Run<'a> {
         old: &[Vec<f64>],
         tally: &mut Tally,
     ) -> Result<(), ReferenceError> {
-        for (step, want) in self.settings.list("ratios_before_each_step")?.iter().enumerate() {
+        let ratios = self.settings.items("ratios_before_each_step")?;
+        tally.exact("updates", self.name, &[ratios.len()], &[after.len()]);
+        for (step, want) in ratios.iter().enumerate() {
             let want = want.as_array().and_then(|l| numbers(l));
             let want = want.ok_or_else(|| self.settings.no("ratios_before_each_step", "lists of numbers"))?;
             let adapter = match step.checked_sub(1) {
@@ -320,7 +325,7 @@ impl<'a> Run<'a> {
                 (sum / new.len().max(1) as f64).exp()
             };
             let got: Vec<f64> = new.iter().zip(old).map(ratio).collect();
-            let what = Quantity::absolute("ratios_before_each_step", RATIOS);
+            let what = Quantity::absolute("ratios_before_each_step", VALUES);
             tally.numbers(what, &format!("{}, step {step}", self.name), &got, &want);
         }
         Ok(())

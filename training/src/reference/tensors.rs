@@ -212,6 +212,14 @@ impl<'a> Object<'a> {
         list.map(Vec::as_slice).ok_or_else(|| self.no(key, "list"))
     }
 
+    /// A list that holds something: nothing would be compared with an empty one.
+    pub(super) fn items(&self, key: &str) -> Result<&'a [Value], ReferenceError> {
+        let list = self.get(key).and_then(Value::as_array);
+        let list = list.filter(|l| !l.is_empty());
+        list.map(Vec::as_slice)
+            .ok_or_else(|| self.no(key, "list that is not empty"))
+    }
+
     pub(super) fn numbers(&self, key: &str) -> Result<Vec<f64>, ReferenceError> {
         numbers(self.list(key)?).ok_or_else(|| self.no(key, "list of numbers"))
     }

@@ -23,7 +23,7 @@ pub(super) fn compare(set: &Set<'_>, tally: &mut Tally) -> Result<(), ReferenceE
         &[tokenizer.get_vocab_size(true)],
         &[head.count("vocab_size")?],
     );
-    for (i, value) in head.list("cases")?.iter().enumerate() {
+    for (i, value) in head.items("cases")?.iter().enumerate() {
         let case = Object {
             what: "a case",
             value,
@@ -58,7 +58,7 @@ fn path(set: &Set<'_>, head: Object<'_>) -> Result<PathBuf, ReferenceError> {
 fn compare_chats(head: Object<'_>, tally: &mut Tally) -> Result<(), ReferenceError> {
     let template =
         ChatTemplate::compile(head.text("chat_template")?.to_owned()).map_err(ReferenceError::ours)?;
-    for (i, value) in head.list("chat")?.iter().enumerate() {
+    for (i, value) in head.items("chat")?.iter().enumerate() {
         let chat = Object {
             what: "a chat",
             value,
