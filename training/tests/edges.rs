@@ -67,6 +67,30 @@ fn a_config_that_would_be_misread_is_refused_by_key() {
     assert_eq!(config_with("head_dim", Value::Null).unwrap().head_dim, 128);
 }
 
+/// Sizes that are possible each and absurd together: refused before a tensor is listed, and no sum overflows.
+#[test]
+fn sizes_whose_products_no_machine_can_hold_are_refused() {
+    let refused = |model: &str, changes: Value, key: &str| {
+        let text = std::fs::read_to_string(fixture(&format!("models/{model}/config.json"))).unwrap();
+        let mut config: Value = serde_json::from_str(&text).unwrap();
+        let object = config.as_object_mut().unwrap();
+        object.remove("layer_types");
+        object.extend(changes.as_object().unwrap().clone());
+        let message = ModelConfig::from_json(config).unwrap_err().to_string();
+        assert!(message.contains(&format!("\"{key}\"")), "{model}: {message}");
+    };
+    let most = 1u64 << 24;
+    refused("qwen3", json!({ "head_dim": most }), "head_dim");
+    let wide = json!({ "hidden_size": most, "intermediate_size": most, "num_hidden_layers": 1024 });
+    refused("qwen3", wide, "hidden_size");
+    let many = json!({ "num_experts": 4096, "num_hidden_layers": 1024 });
+    refused("qwen3_moe", many, "num_hidden_layers");
+    let keys = json!({ "linear_num_key_heads": 2, "linear_key_head_dim": most });
+    refused("qwen3_next", keys, "linear_key_head_dim");
+    let values = json!({ "linear_num_value_heads": most, "linear_value_head_dim": most });
+    refused("qwen3_next", values, "linear_value_head_dim");
+}
+
 #[test]
 fn an_absent_or_broken_model_directory_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();

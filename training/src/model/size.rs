@@ -61,13 +61,14 @@ impl ModelConfig {
             cached_per_token: 0,
             state_per_sequence: 0,
         };
-        let mut experts = 0;
+        // A configuration that is being read may say anything: sums saturate.
+        let mut experts = 0u64;
         for spec in self.tensors() {
             let elements = spec.elements() as u64;
-            size.parameters += elements;
+            size.parameters = size.parameters.saturating_add(elements);
             match spec.role {
-                Role::Expert => experts += elements,
-                Role::Linear => size.quantised += elements,
+                Role::Expert => experts = elements.saturating_add(experts),
+                Role::Linear => size.quantised = size.quantised.saturating_add(elements),
                 Role::Embedding
                 | Role::Head
                 | Role::Norm
@@ -77,11 +78,11 @@ impl ModelConfig {
                 | Role::Decay => {}
             }
         }
-        size.quantised += experts;
+        size.quantised = size.quantised.saturating_add(experts);
         let at_work = self
             .experts()
             .map_or(0, |e| experts / e.count as u64 * e.per_token as u64);
-        size.active = size.parameters - experts + at_work;
+        size.active = (size.parameters - experts).saturating_add(at_work);
         for layer in &self.layers {
             match layer.mixer {
                 Mixer::Attention { .. } => {

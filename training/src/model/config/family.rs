@@ -24,7 +24,7 @@ impl Reader {
         let num_hidden_layers = self.count("num_hidden_layers", MOST_LAYERS)?;
         let layers = self.layers(architecture, num_hidden_layers)?;
         let all_experts = layers.iter().all(|l| matches!(l.mlp, MlpKind::Experts(_)));
-        Ok(ModelConfig {
+        self.bounded(ModelConfig {
             architecture,
             vocab_size: self.size("vocab_size")?,
             hidden_size,

@@ -1,5 +1,6 @@
 //! `config.json`: what the decoder is assembled from (TRAINING "Models").
 
+mod bounds;
 mod family;
 mod json;
 mod parts;
