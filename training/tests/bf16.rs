@@ -54,6 +54,7 @@ impl Gap {
     fn new(got: &[f32], want: &[f32], vocab: usize) -> Self {
         let differences = got.iter().zip(want).map(|(a, b)| f64::from((a - b).abs()));
         let differences: Vec<f64> = differences.collect();
+        assert!(differences.iter().all(|d| d.is_finite()), "logits are not finite");
         let rms = |d: &[f64]| (d.iter().map(|v| v * v).sum::<f64>() / d.len() as f64).sqrt();
         let max = |d: &[f64]| d.iter().copied().fold(0.0, f64::max);
         let median = |of: &dyn Fn(&[f64]) -> f64| {
@@ -195,6 +196,7 @@ fn adapters_train_in_f32_over_bf16_weights() {
             errors.push(norm(&mut apart) / norm(&mut wide.data.iter().copied()));
             assert!(narrow.data.iter().any(|v| *v != 0.0), "{name}");
         }
+        assert!(errors.iter().all(|e| e.is_finite()));
         errors.sort_by(f32::total_cmp);
         let (largest, middle) = (errors[errors.len() - 1], errors[errors.len() / 2]);
         println!("{model} {quantisation:?}: gradients {largest:.3} at most, {middle:.3} in the middle");

@@ -117,6 +117,10 @@ mod tests {
             for (name, tensor) in &whole.0 {
                 let scale = tensor.data.iter().fold(0f32, |m, v| m.max(v.abs()));
                 let pairs = tensor.data.iter().zip(&again.0[name].data);
+                assert!(
+                    pairs.clone().all(|(a, b)| (a - b).is_finite()),
+                    "{precision:?} {name}"
+                );
                 let apart = pairs.fold(0f32, |m, (a, b)| m.max((a - b).abs()));
                 assert!(apart <= 1e-5 * scale, "{precision:?} {name}: {apart} of {scale}");
             }

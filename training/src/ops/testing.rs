@@ -25,11 +25,10 @@ pub(super) fn host<const D: usize>(t: Tensor<D>) -> Vec<f32> {
 #[track_caller]
 pub(super) fn assert_close<const D: usize>(name: &str, a: Tensor<D>, b: Tensor<D>, tolerance: f32) {
     assert_eq!(a.dims(), b.dims(), "{name}");
-    let difference = host(a)
-        .iter()
-        .zip(host(b))
-        .map(|(x, y)| (x - y).abs())
-        .fold(0.0, f32::max);
+    let (a, b) = (host(a), host(b));
+    let differences = a.iter().zip(&b).map(|(x, y)| (x - y).abs());
+    assert!(!differences.clone().any(f32::is_nan), "{name} has no number");
+    let difference = differences.fold(0.0, f32::max);
     assert!(difference <= tolerance, "{name} differs by {difference}");
 }
 

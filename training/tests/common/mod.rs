@@ -93,10 +93,19 @@ impl Reference {
     }
 }
 
-/// Largest |a − b|.
+/// Largest |a − b| of as many values, infinite where one is no number: `f32::max` would pass over it.
 pub(crate) fn max_diff(a: impl IntoIterator<Item = f32>, b: impl IntoIterator<Item = f32>) -> f32 {
-    a.into_iter()
-        .zip(b)
-        .map(|(x, y)| (x - y).abs())
-        .fold(0.0, f32::max)
+    let (a, b): (Vec<f32>, Vec<f32>) = (a.into_iter().collect(), b.into_iter().collect());
+    assert_eq!(a.len(), b.len(), "another number of values");
+    a.iter().zip(&b).map(|(x, y)| apart(*x, *y)).fold(0.0, f32::max)
+}
+
+/// |a − b|, infinite where one is no number.
+pub(crate) fn apart(a: f32, b: f32) -> f32 {
+    let difference = (a - b).abs();
+    if difference.is_nan() {
+        f32::INFINITY
+    } else {
+        difference
+    }
 }
