@@ -51,6 +51,8 @@ pub(super) fn parse_line(
         return Err(LineError::TooLong);
     }
     let text = std::str::from_utf8(bytes).map_err(|_| LineError::Utf8)?;
+    // Some editors begin a file with a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
     if text.trim().is_empty() {
         return Ok(None);
     }

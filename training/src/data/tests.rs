@@ -24,6 +24,12 @@ fn rows_skip_blank_lines_and_numbers_are_answers() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_first_row() {
+    let questions = read("\u{feff}{\"question\":\"a\",\"answer\":\"1\"}\n").unwrap();
+    assert_eq!(questions[0].prompt, Prompt::Text("a".into()));
+}
+
+#[test]
 fn a_broken_line_is_named() {
     let message = read("{\"question\":\"a\",\"answer\":\"1\"}\n{\"question\":")
         .unwrap_err()

@@ -74,6 +74,12 @@ pub enum StepError {
         /// The limit.
         limit: u32,
     },
+    /// A prompt is empty.
+    #[error("question {row} has an empty prompt, which nothing can follow: drop the question")]
+    EmptyPrompt {
+        /// The question's row.
+        row: u64,
+    },
     /// Generation failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),

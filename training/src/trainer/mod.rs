@@ -17,6 +17,7 @@ mod update;
 pub use error::{StepError, TrainerError};
 pub use metrics::{Metrics, StepTime};
 pub use plan::{Plan, Quantisation};
+pub use ready::prompt_tokens;
 pub use rollout::Rollout;
 pub use step::{Outcome, StepInput, StepReport};
 

@@ -93,17 +93,30 @@ pub(super) fn fit<'a>(
 }
 
 fn prepare(tokenizer: &TextTokenizer, question: Question, limit: u32) -> Result<Prepared, StepError> {
-    let tokens = tokenizer.encode_prompt(&question.prompt)?;
-    if tokens.len() > limit as usize {
-        return Err(StepError::PromptLength {
-            row: question.row,
-            tokens: tokens.len(),
-            limit,
-        });
-    }
     Ok(Prepared {
+        tokens: prompt_tokens(tokenizer, &question, limit)?,
         text: question.prompt.text(),
         question,
-        tokens,
     })
+}
+
+/// The tokens of a training question's prompt, at most `limit` (`rollout.max_prompt_length`).
+///
+/// # Errors
+/// A prompt that the tokenizer refuses, that is empty or that is longer.
+pub fn prompt_tokens(
+    tokenizer: &TextTokenizer,
+    question: &Question,
+    limit: u32,
+) -> Result<Vec<u32>, StepError> {
+    let tokens = tokenizer.encode_prompt(&question.prompt)?;
+    match tokens.len() {
+        0 => Err(StepError::EmptyPrompt { row: question.row }),
+        n if n > limit as usize => Err(StepError::PromptLength {
+            row: question.row,
+            tokens: n,
+            limit,
+        }),
+        _ => Ok(tokens),
+    }
 }

@@ -7,7 +7,7 @@ use gym_training::device::Chosen;
 use gym_training::memory::{self, Budget, DoesNotFit, Fit, Requirements, Work, size};
 use gym_training::model::ModelConfig;
 use gym_training::tokenizer::TextTokenizer;
-use gym_training::trainer::Limits;
+use gym_training::trainer::{Limits, prompt_tokens};
 use serde_json::{Value, json};
 
 /// What the run may use; `None` where nothing says how much memory there is.
@@ -35,7 +35,8 @@ pub(super) fn report(
     let tokenizer = TextTokenizer::load(&setup.model)?;
     let mut longest = 0;
     for question in &setup.train {
-        longest = longest.max(tokenizer.encode_prompt(&question.prompt)?.len());
+        let tokens = prompt_tokens(&tokenizer, question, setup.plan.rollout.max_prompt_length)?;
+        longest = longest.max(tokens.len());
     }
     let needs = Requirements::new(
         &config,

@@ -20,6 +20,7 @@ use gym_training::plot::{Labels, Series, write_chart};
 use gym_training::sampling::RolloutKey;
 use gym_training::trainer::{Outcome, Rollout, StepError, StepInput, StepReport, Trainer};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -33,6 +34,8 @@ pub(super) struct Run<'a> {
     step: u64,
     log: Log,
     started: Instant,
+    /// Reasons why rewards could not be had, each said once.
+    told: BTreeSet<String>,
 }
 
 impl<'a> Run<'a> {
@@ -69,6 +72,7 @@ impl<'a> Run<'a> {
             trainer,
             key,
             started,
+            told: BTreeSet::new(),
         })
     }
 
@@ -87,10 +91,27 @@ impl<'a> Run<'a> {
                 self.step,
                 &format!("reward {:.3} loss {:.4}", shown("reward"), shown("loss")),
             );
+            self.tell_unscored(&report, &bar);
             self.look_in(&report, &mut bar)?;
         }
         bar.end();
         self.report()
+    }
+
+    /// Completions without a reward train nothing: a program that does not start would pass for a run that learns
+    /// nothing.
+    fn tell_unscored(&mut self, report: &StepReport, bar: &Bar) {
+        for (name, count) in &report.metrics {
+            let Some(reason) = name.strip_prefix("rewards/unscored/") else {
+                continue;
+            };
+            if *count > 0.0 && self.told.insert(reason.to_owned()) {
+                let (step, all) = (self.step, report.rollouts.len());
+                bar.aside(&format!(
+                    "step {step}: {count} of {all} completions have no reward and train nothing: {reason}"
+                ));
+            }
+        }
     }
 
     /// What is due after a step: completions, evaluation, save. A skipped step changed nothing and saves nothing: the
