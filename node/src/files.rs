@@ -52,11 +52,13 @@ fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         K::StorageFull => {
             ". The disk is full: free some space (nothing that was already written is lost), \
-             then start again; or move the home directory and name it with --home"
+             then start again; or choose another place (--home, and --out where a command has it)"
         }
         K::QuotaExceeded => ". The disk quota is used up: free some space, then start again",
         K::PermissionDenied => ". Check who owns it and run as that user",
-        K::ReadOnlyFilesystem => ". The file system is read-only: choose a writable place with --home",
+        K::ReadOnlyFilesystem => {
+            ". The file system is read-only: choose a writable place (--home, and --out where a command has it)"
+        }
         K::NotFound => ". Check the path",
         _ => "",
     }
