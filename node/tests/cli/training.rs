@@ -367,6 +367,13 @@ fn broken_inputs_are_named() {
     let words = failure(&root, &train, 1);
     assert!(words.contains("train.jsonl") && words.contains("21"), "{words}");
 
+    let empty = "{\"question\": \"\", \"answer\": \"1\"}\n";
+    fs::write(root.join("train.jsonl"), format!("{good}{empty}")).unwrap();
+    for more in [&[][..], &["--dry-run"]] {
+        let words = failure(&root, &[&train[..], more].concat(), 1);
+        assert!(words.contains("question 20 has an empty prompt"), "{words}");
+    }
+
     fs::write(root.join("train.jsonl"), good).unwrap();
     fs::remove_file(root.join("model/model.safetensors")).unwrap();
     let words = failure(&root, &train, 1);
@@ -375,6 +382,26 @@ fn broken_inputs_are_named() {
     let other = run(&root, &["delta", "inspect", job.to_str().unwrap()]);
     assert_eq!(other.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&other.stderr).contains("job.toml"));
+}
+
+/// The run goes on, and whoever started it is told, once.
+#[test]
+fn a_reward_program_that_does_not_start_is_told() {
+    let (_dir, root) = folder();
+    let (job, out) = (root.join("job.toml"), root.join("out"));
+    let program = "rewards = [{ name = \"command\", program = [\"/no/such/program\"] }]";
+    let rewards = "rewards = [{ name = \"length\", max_length = 4 }]";
+    fs::write(&job, JOB.replace(rewards, program)).unwrap();
+    let train = ["train", job.to_str().unwrap(), "--out", out.to_str().unwrap()];
+    let output = run(&root, &[&train[..], &["--steps", "2"]].concat());
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words}");
+    let said = "step 1: 4 of 4 completions have no reward and train nothing";
+    assert!(
+        words.contains(said) && words.contains("does not start"),
+        "{words}"
+    );
+    assert_eq!(words.matches("have no reward").count(), 1, "{words}");
 }
 
 #[test]
