@@ -1,4 +1,5 @@
-//! TLS or Noise on one connection, whichever both sides speak; TLS first.
+//! TLS or Noise on one connection, whichever both sides speak; TLS first. libp2p has the same choice inside its builder,
+//! where no other TLS than its own can be named.
 
 use super::tls::{self, TlsError};
 use futures::future::{BoxFuture, Either};

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 /// What weights are held and activations computed in.
 ///
 /// In bf16 norms, softmax, rotation, routers and the delta rule still compute in f32, and adapters are f32: their
-/// product is added in f32 and rounded once.
+/// product is added in f32 and rounded once. On the CPU a model with delta-nets computes in f64 in place of f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// Single precision.
