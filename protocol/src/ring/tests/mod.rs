@@ -3,6 +3,10 @@
 mod grid;
 
 use super::*;
+use crate::job::spec::Wire;
+use crate::message::Phase;
+use crate::pack;
+use crate::quant::BLOCK;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};

@@ -1,15 +1,18 @@
 //! The world of one simulation: hosts, orchestrator, what is on its way, and what an observer notes.
 
+mod of_members;
+mod of_orchestrator;
+
 use super::clock::{After, Clock, Due, Next};
 use super::host::{self, Deltas, Fault, Host};
 use super::links::{Wave, Wires};
 use super::record::Record;
 use super::trace::Trace;
-use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_peer, peer, signed, theory};
+use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_peer, peer};
 use crate::ids::{Hash32, PeerBytes};
 use crate::job::spec::JobSpec;
 use crate::member::{self, Held};
-use crate::message::{Body, Close, LinkHeader, Manifest, Offence, Verified};
+use crate::message::{Body, Manifest, Verified};
 use crate::orchestrator::{self, Orchestrator};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -259,231 +262,6 @@ impl Network {
         }
     }
 
-    fn member_action(&mut self, i: u32, action: member::Action) {
-        use member::Action;
-        match action {
-            Action::Publish(body) => {
-                if let Some(m) = signed(&peer(i), body, Vec::new()) {
-                    self.gossip(i, m);
-                }
-            }
-            Action::Fetch(held) => {
-                let answer = match self.states.get(&held.state) {
-                    Some(state) => member::Event::Synced(state.clone()),
-                    None => member::Event::FetchFailed("no such state".into()),
-                };
-                self.member_in(FETCH_US, i, answer);
-            }
-            Action::Train { round, roster, .. } => {
-                let delta = self.hosts[i as usize].train(round.0);
-                let base = self.scenario.train_ms * 1000;
-                let takes = base + self.rng.random_range(0..base / 2 + 1);
-                let samples = self.samples;
-                let event = member::Event::Trained {
-                    roster,
-                    delta,
-                    samples,
-                };
-                self.member_in(takes, i, event);
-            }
-            Action::BuildCommit {
-                round,
-                roster,
-                parent,
-                delta,
-            } => {
-                if self.scenario.order == super::Order::Measured {
-                    let links = self.wires.measure(i);
-                    self.member_in(0, i, member::Event::Measured(links));
-                }
-                let cid = self.hosts[i as usize].build_commit(round.0, parent, &delta, &mut self.deltas);
-                let salt = hash(&[b"salt", &i.to_le_bytes(), &roster.0]);
-                self.member_in(BUILD_US, i, member::Event::CommitBuilt { roster, cid, salt });
-            }
-            Action::SendReplica {
-                to,
-                roster,
-                cid,
-                salt,
-                ..
-            } => {
-                let outcome = host::inspect(&self.deltas, &cid, self.samples);
-                let bytes = outcome.as_ref().map_or(0, |f| f.delta.len() as u64 * 4);
-                let event = member::Event::Replica {
-                    from: peer(i),
-                    roster,
-                    salt,
-                    cid,
-                    outcome,
-                };
-                self.link(i, &to, bytes, event);
-            }
-            Action::SendSegment { to, header, payload } => self.send_segment(i, &to, header, payload),
-            Action::Apply { manifest, mean, .. } => self.apply(i, manifest, &mean),
-            Action::Promote(held) => self.record.on_promote(i, held.closed, held.state),
-            Action::AbandonTraining | Action::Notice(_) | Action::Finished(_) => {}
-            Action::Penalise { offence, .. } => self.hosts[i as usize].count(offence),
-        }
-    }
-
-    fn send_segment(&mut self, i: u32, to: &PeerBytes, mut header: LinkHeader, mut payload: Vec<u8>) {
-        let host = &mut self.hosts[i as usize];
-        let round = header.round;
-        host.ring_bytes += payload.len() as u64;
-        host.round_bytes += payload.len() as u64;
-        if host.has(Fault::MuteInReduce(round)) {
-            return;
-        }
-        if host.has(Fault::WrongRound(round)) {
-            header.round += 1;
-        }
-        if host.has(Fault::Truncate(round)) {
-            payload.truncate(payload.len() / 2);
-        }
-        let bytes = payload.len() as u64;
-        let event = if host.has(Fault::BadSeal(round)) {
-            member::Event::LinkOffence {
-                from: peer(i),
-                offence: Offence::BadSeal,
-            }
-        } else {
-            member::Event::Segment {
-                from: peer(i),
-                header,
-                payload,
-            }
-        };
-        self.link(i, to, bytes, event);
-    }
-
-    fn apply(&mut self, i: u32, manifest: Hash32, mean: &[f32]) {
-        let Some(m) = self.manifests.get(&manifest) else {
-            return;
-        };
-        self.record.on_reduced(self.clock.now());
-        let mut held = host::apply(m.parent, mean);
-        held.closed = m.round.0 + 1;
-        if self.hosts[i as usize].has(Fault::OtherState(m.round.0)) {
-            held.state = hash(&[b"other", &held.state.0]);
-        } else {
-            self.states.insert(held.state, held.clone());
-        }
-        let event = member::Event::Applied {
-            manifest,
-            state: held.state,
-            checkpoint: held.checkpoint,
-        };
-        self.member_in(APPLY_US, i, event);
-    }
-
-    fn orchestrator_event(&mut self, event: orchestrator::Event, after: After) {
-        let mut actions = Vec::new();
-        self.orchestrator.handle(self.clock.time(), event, &mut actions);
-        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-        self.clock
-            .set_deadline(number, self.orchestrator.deadline(), after);
-        self.orchestrator_actions(actions);
-    }
-
-    fn orchestrator_actions(&mut self, actions: Vec<orchestrator::Action>) {
-        use orchestrator::Action;
-        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-        for action in actions {
-            match action {
-                Action::Publish(body) => {
-                    if let Some(m) = signed(&orchestrator_peer(), body, Vec::new()) {
-                        self.on_published(&m);
-                        self.gossip(number, m);
-                    }
-                }
-                Action::Prepare => {
-                    self.orchestrator_in(BUILD_US, orchestrator::Event::Prepared(host::zero()));
-                }
-                Action::CheckDelta {
-                    roster, member, cid, ..
-                } => {
-                    let outcome = host::inspect(&self.deltas, &cid, self.samples);
-                    let event = orchestrator::Event::DeltaChecked {
-                        roster,
-                        member,
-                        cid,
-                        outcome,
-                    };
-                    self.orchestrator_in(FETCH_US, event);
-                }
-                Action::Close { body, attests } => self.close(body, attests),
-                Action::Penalise { offence, .. } => *self.offences.entry(offence.label()).or_default() += 1,
-                Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
-                Action::Finished(_) => self.finished_at = Some(self.clock.now()),
-            }
-        }
-    }
-
-    /// What the observer notes of the orchestrator's messages.
-    fn on_published(&mut self, m: &Verified) {
-        let now = self.clock.now();
-        match &m.body {
-            Body::Roster(roster) => {
-                self.deltas.retain(|_, d| d.1 >= roster.round.0);
-                self.hosts.iter_mut().for_each(|h| h.round_bytes = 0);
-                self.record.on_roster(now, roster);
-            }
-            Body::Cutoff(_) => self.record.on_cutoff(now),
-            Body::Manifest(manifest) => {
-                self.record.on_manifest(now);
-                self.manifests
-                    .insert(crate::cbor::object_hash(&m.encoded), manifest.clone());
-            }
-            Body::Job(_)
-            | Body::Attest(_)
-            | Body::Close(_)
-            | Body::Report(_)
-            | Body::Ready(_)
-            | Body::Commitment(_)
-            | Body::Receipt(_)
-            | Body::Reveal(_)
-            | Body::Complaint(_)
-            | Body::Status(_)
-            | Body::Links(_) => {}
-        }
-    }
-
-    fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
-        let now = self.clock.now();
-        if let Some(m) = self.manifests.get(&body.manifest) {
-            let redundancy = self.spec.schedule.redundancy;
-            let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
-            self.record.on_close(now, &body, m, redundancy, alive);
-            let mean = theory::mean(m, &self.deltas, self.spec.wire, self.scenario.segment);
-            let right = mean.map(|mean| host::apply(m.parent, &mean).state);
-            if right != Some(body.state) {
-                self.record.sum_differs(m.round.0);
-            }
-            if m.view.0 == 0 {
-                let sent: Vec<u64> = self.hosts.iter().map(|h| h.round_bytes).collect();
-                let ratio = theory::bytes_ratio(m, self.spec.wire, self.scenario.elements, &sent);
-                let away = |r: f64| (r - 1.0).abs();
-                self.bytes_ratio = match (self.bytes_ratio, ratio) {
-                    (Some(a), Some(b)) => Some(if away(b) > away(a) { b } else { a }),
-                    (a, b) => a.or(b),
-                };
-            }
-            self.closes.push(ClosedRound {
-                round: body.round.0,
-                view: body.view.0,
-                summed: m.entries.iter().filter_map(|e| index_of(&e.member)).collect(),
-                signers: attests.len(),
-                grid: m.grid.map(|g| (g.rows, g.columns)),
-            });
-        }
-        body.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
-        if let Some(m) = signed(&orchestrator_peer(), Body::Close(body), attests) {
-            let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
-            self.gossip(number, m);
-        }
-    }
-
-    /// To everyone, the sender included.
     fn gossip(&mut self, from: u32, m: Verified) {
         let wave = self.wires.gossip(self.clock.now(), from, m);
         if let Some((at, _)) = wave.left.last() {

@@ -1,0 +1,114 @@
+//! What an orchestrator works with: its configuration, what happens to it, what it asks for.
+
+use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
+use crate::job::spec::JobSpec;
+use crate::member::{DeltaFacts, Held};
+use crate::message::{Body, Offence, Reason, Standing, Verified};
+
+/// Who orchestrates what.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node.
+    pub me: PeerBytes,
+    /// The network.
+    pub genesis: Hash32,
+    /// The job.
+    pub job: CidBytes,
+    /// What it asks for.
+    pub spec: JobSpec,
+    /// Training questions in the set.
+    pub rows: u64,
+    /// More contributions than this are summed in a grid (a constant of the network).
+    pub flat_ring_max: u32,
+}
+
+/// What happens to an orchestrator.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A checked message.
+    Message(Box<Verified>),
+    /// Checkpoint 0, made from the job's seed.
+    Prepared(Held),
+    /// Checkpoint 0 could not be made.
+    PrepareFailed(String),
+    /// [`Action::CheckDelta`] is done.
+    DeltaChecked {
+        /// Its roster.
+        roster: Hash32,
+        /// Whose.
+        member: PeerBytes,
+        /// Its directory.
+        cid: CidBytes,
+        /// What it says of itself, or what is wrong.
+        outcome: Result<DeltaFacts, Reason>,
+    },
+    /// No connection to this peer is left.
+    PeerLost(PeerBytes),
+    /// A connection to this peer is there.
+    PeerSeen(PeerBytes),
+    /// The submitter takes the job back.
+    Cancel,
+    /// A deadline may have passed.
+    Tick,
+}
+
+/// What an orchestrator asks of its driver.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Sign and gossip.
+    Publish(Body),
+    /// Make checkpoint 0.
+    Prepare,
+    /// Fetch a committed delta and check its form; the holders have it too.
+    CheckDelta {
+        /// Its roster.
+        roster: Hash32,
+        /// The round.
+        round: Round,
+        /// Whose.
+        member: PeerBytes,
+        /// Its directory.
+        cid: CidBytes,
+        /// Who has it.
+        from: Vec<PeerBytes>,
+    },
+    /// Close the round with these attests: the driver wraps and publishes the certificate.
+    Close {
+        /// The close without its attests.
+        body: crate::message::Close,
+        /// The attests.
+        attests: Vec<Verified>,
+    },
+    /// Count a peer's offence and say it in one line.
+    Penalise {
+        /// Who.
+        peer: PeerBytes,
+        /// What.
+        offence: Offence,
+        /// More, for people.
+        detail: String,
+    },
+    /// Say something to the person who runs the node.
+    Notice(String),
+    /// The job is over.
+    Finished(Standing),
+}
+
+/// What an orchestrator is doing, for status displays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    /// Making checkpoint 0.
+    Preparing,
+    /// Waiting for enough members.
+    Recruiting,
+    /// Members train.
+    Training,
+    /// Commits are revealed and checked.
+    Collecting,
+    /// Members reduce and attest.
+    Reducing,
+    /// Below `min_workers`.
+    Paused,
+    /// Over.
+    Finished,
+}

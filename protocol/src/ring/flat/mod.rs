@@ -1,0 +1,231 @@
+//! The machine of one slot of a ring.
+
+mod scales;
+mod sums;
+
+use super::{Contribution, Reduced, RingError, Schedule, Segment};
+use crate::job::spec::Wire;
+use crate::message::Phase;
+use crate::pack;
+use crate::quant::Q8;
+use std::collections::BTreeSet;
+
+/// What one slot needs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Shape of the all-reduce.
+    pub schedule: Schedule,
+    /// This slot.
+    pub slot: u32,
+    /// Precision on the wire.
+    pub wire: Wire,
+    /// Σ of the manifest's weights.
+    pub total_weight: u64,
+}
+
+/// The machine of one slot.
+#[derive(Debug)]
+pub struct Ring {
+    config: Config,
+    own: Contribution,
+    /// Block scales of each chunk, once joined (q8).
+    scales: Vec<Option<Vec<f32>>>,
+    /// Segments of ScaleReduce and ScaleGather joined so far, by chunk.
+    maxima: Vec<Vec<f32>>,
+    /// The mean as it comes (q8). Floats need no room for it: it takes the place of what was added before.
+    mean: Vec<f32>,
+    seen: BTreeSet<(Phase, u32, u32)>,
+    /// Segments that came before the scales they need.
+    early: Vec<Segment>,
+    missing: usize,
+}
+
+impl Ring {
+    /// A slot's machine with its contribution Δ × weight.
+    #[must_use]
+    pub fn new(config: Config, own: Contribution) -> Self {
+        let s = config.schedule;
+        let phases: &[Phase] = match config.wire {
+            Wire::F32 => &[Phase::ScatterReduce, Phase::AllGather],
+            Wire::Q8 => &[
+                Phase::ScaleReduce,
+                Phase::ScaleGather,
+                Phase::ScatterReduce,
+                Phase::AllGather,
+            ],
+        };
+        let maxima = (0..s.slots)
+            .map(|c| match config.wire {
+                Wire::F32 => Vec::new(),
+                Wire::Q8 => own.absmax(s.chunk(c)),
+            })
+            .collect();
+        Self {
+            scales: vec![None; s.slots as usize],
+            maxima,
+            mean: match config.wire {
+                Wire::F32 => Vec::new(),
+                Wire::Q8 => vec![0.0; s.elements],
+            },
+            seen: BTreeSet::new(),
+            early: Vec::new(),
+            missing: s.total_received(phases, config.slot),
+            config,
+            own,
+        }
+    }
+
+    /// Sends what needs nothing from others.
+    pub fn start(&mut self, out: &mut Vec<Segment>) {
+        let slot = self.config.slot;
+        match self.config.wire {
+            Wire::F32 => self.start_chunk(slot, out),
+            // Alone, nothing can have come early.
+            Wire::Q8 if self.config.schedule.slots == 1 => self.scales_joined(0, out).unwrap_or_default(),
+            Wire::Q8 => self.send_maxima(Phase::ScaleReduce, 0, slot, out),
+        }
+    }
+
+    /// Takes a predecessor's segment.
+    ///
+    /// # Errors
+    /// What is wrong with it, or with an earlier one that it releases. The sum cannot be finished then: a new view starts over.
+    pub fn receive(&mut self, segment: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        self.check(&segment)?;
+        if self.needs_scales(&segment) {
+            self.early.push(segment);
+            return Ok(());
+        }
+        self.take(segment, out)
+    }
+
+    /// The result, once every segment has come.
+    #[must_use]
+    pub fn finish(&self) -> Option<Reduced> {
+        self.is_finished().then(|| match self.config.wire {
+            Wire::F32 => Reduced {
+                mean: self.own.left().to_vec(),
+                residual: vec![0.0; self.own.len()],
+            },
+            Wire::Q8 => Reduced {
+                mean: self.mean.clone(),
+                residual: self.own.left().to_vec(),
+            },
+        })
+    }
+
+    /// As [`Self::finish`], without copying: the machine is of no use afterwards.
+    pub fn take_result(&mut self) -> Option<Reduced> {
+        self.is_finished().then(|| {
+            let (left, elements) = (self.own.take_left(), self.config.schedule.elements);
+            match self.config.wire {
+                Wire::F32 => Reduced {
+                    mean: left,
+                    residual: vec![0.0; elements],
+                },
+                Wire::Q8 => Reduced {
+                    mean: std::mem::take(&mut self.mean),
+                    residual: left,
+                },
+            }
+        })
+    }
+
+    fn is_finished(&self) -> bool {
+        self.missing == 0 && self.early.is_empty()
+    }
+
+    /// Segments still to come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// Refuses what the schedule does not expect, without looking into the payload.
+    fn check(&self, s: &Segment) -> Result<(), RingError> {
+        let schedule = &self.config.schedule;
+        let in_wire = match s.phase {
+            Phase::ScatterReduce | Phase::AllGather => true,
+            Phase::ScaleReduce | Phase::ScaleGather => self.config.wire == Wire::Q8,
+            Phase::ColumnScaleReduce
+            | Phase::ColumnScaleGather
+            | Phase::ColumnScatterReduce
+            | Phase::ColumnAllGather => false,
+        };
+        let expected = in_wire
+            && schedule.slots > 1
+            && s.step <= schedule.last_step()
+            && s.chunk == schedule.received(s.phase, self.config.slot, s.step)
+            && s.segment < schedule.segments(s.phase, s.chunk);
+        let Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            ..
+        } = *s;
+        if !expected {
+            return Err(RingError::Unexpected {
+                phase,
+                step,
+                chunk,
+                segment,
+            });
+        }
+        if self.seen.contains(&(phase, step, segment)) || self.early.iter().any(|e| same_place(e, s)) {
+            return Err(RingError::Twice { phase, step, segment });
+        }
+        let want = self.payload_len(s);
+        if s.payload.len() != want {
+            return Err(RingError::Length {
+                phase,
+                step,
+                segment,
+                got: s.payload.len(),
+                want,
+            });
+        }
+        Ok(())
+    }
+
+    fn payload_len(&self, s: &Segment) -> usize {
+        let units = self
+            .config
+            .schedule
+            .segment_range(s.phase, s.chunk, s.segment)
+            .len();
+        match (self.config.wire, s.phase) {
+            (Wire::Q8, Phase::ScatterReduce) => pack::packed_len(units, pack::width(s.step + 1)),
+            (Wire::Q8, Phase::AllGather) => Q8::byte_len(units),
+            _ => units * 4,
+        }
+    }
+
+    fn needs_scales(&self, s: &Segment) -> bool {
+        self.config.wire == Wire::Q8
+            && s.phase == Phase::ScatterReduce
+            && self.scales[s.chunk as usize].is_none()
+    }
+
+    fn take(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let place = (s.phase, s.step, s.segment);
+        match s.phase {
+            Phase::ScaleReduce => self.take_scale_reduce(s, out)?,
+            Phase::ScaleGather => self.take_scale_gather(s, out)?,
+            Phase::ScatterReduce => self.take_scatter_reduce(s, out)?,
+            Phase::AllGather => self.take_all_gather(s, out)?,
+            // Refused by `check`: a ring has no columns.
+            Phase::ColumnScaleReduce
+            | Phase::ColumnScaleGather
+            | Phase::ColumnScatterReduce
+            | Phase::ColumnAllGather => return Ok(()),
+        }
+        self.seen.insert(place);
+        self.missing -= 1;
+        Ok(())
+    }
+}
+
+fn same_place(a: &Segment, b: &Segment) -> bool {
+    (a.phase, a.step, a.segment) == (b.phase, b.step, b.segment)
+}

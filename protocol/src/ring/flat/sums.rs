@@ -1,0 +1,176 @@
+//! Sums that grow along the ring, and means that go around it.
+
+use super::Ring;
+use crate::job::spec::Wire;
+use crate::message::Phase;
+use crate::quant::{self, BLOCK};
+use crate::ring::hop::BadElement;
+use crate::ring::hop::float::{self, F32};
+use crate::ring::hop::int::{self, Own};
+use crate::ring::{RingError, Segment};
+use std::ops::Range;
+
+impl Ring {
+    /// Sends one's own contribution to one's own chunk: step 0. Alone in the ring, it is the sum.
+    pub(super) fn start_chunk(&mut self, chunk: u32, out: &mut Vec<Segment>) {
+        for g in 0..self.config.schedule.segments(Phase::ScatterReduce, chunk) {
+            let part = self.part(chunk, g);
+            if self.config.schedule.slots == 1 {
+                self.finish_alone(&part);
+                continue;
+            }
+            let payload = match self.config.wire {
+                Wire::F32 => {
+                    let weight = self.own.weight();
+                    float::begin::<F32, 4>(self.own.part(part.flat), weight)
+                }
+                Wire::Q8 => int::begin(&mut self.own_integers(&part)),
+            };
+            out.push(Segment {
+                phase: Phase::ScatterReduce,
+                step: 0,
+                chunk,
+                segment: g,
+                payload,
+            });
+        }
+    }
+
+    /// One's own part is the sum, and nobody else wants the mean.
+    fn finish_alone(&mut self, part: &Place) {
+        let total = quant::weight_f32(self.config.total_weight);
+        match self.config.wire {
+            Wire::F32 => {
+                let weight = self.own.weight();
+                let delta = self.own.part(part.flat.clone());
+                float::close_alone(delta, weight, total);
+            }
+            Wire::Q8 => {
+                let mut mean = std::mem::take(&mut self.mean);
+                let own = &mut self.own_integers(part);
+                // Nothing came in that could be bad.
+                let _ = int::close(None, 0, own, total, &mut mean[part.flat.clone()]);
+                self.mean = mean;
+            }
+        }
+    }
+
+    pub(super) fn take_scatter_reduce(
+        &mut self,
+        s: Segment,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), RingError> {
+        let (phase, step, chunk, segment) = (s.phase, s.step, s.chunk, s.segment);
+        let last = step == self.config.schedule.last_step();
+        let added = if last { self.close(s) } else { self.add(s) };
+        let payload = added.map_err(|BadElement(element)| RingError::Value {
+            phase,
+            step,
+            segment,
+            element,
+        })?;
+        let (phase, step) = if last {
+            (Phase::AllGather, 0)
+        } else {
+            (phase, step + 1)
+        };
+        out.push(Segment {
+            phase,
+            step,
+            chunk,
+            segment,
+            payload,
+        });
+        Ok(())
+    }
+
+    /// A partial sum with one's own part added.
+    fn add(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
+        let part = self.part(s.chunk, s.segment);
+        match self.config.wire {
+            Wire::F32 => {
+                let (weight, mut payload) = (self.own.weight(), s.payload);
+                float::add::<F32, 4>(&mut payload, self.own.part(part.flat), weight)?;
+                Ok(payload)
+            }
+            Wire::Q8 => int::add(&s.payload, s.step + 1, &mut self.own_integers(&part)),
+        }
+    }
+
+    /// The owner adds the last part, divides once, keeps the mean as the others will read it, and sends it on its way.
+    fn close(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
+        let part = self.part(s.chunk, s.segment);
+        let total = quant::weight_f32(self.config.total_weight);
+        match self.config.wire {
+            Wire::F32 => {
+                let (weight, mut payload) = (self.own.weight(), s.payload);
+                float::close::<F32, 4>(&mut payload, self.own.part(part.flat), weight, total)?;
+                Ok(payload)
+            }
+            Wire::Q8 => {
+                let mut mean = std::mem::take(&mut self.mean);
+                let own = &mut self.own_integers(&part);
+                let to = &mut mean[part.flat.clone()];
+                let payload = int::close(Some(&s.payload), s.step + 1, own, total, to);
+                self.mean = mean;
+                payload
+            }
+        }
+    }
+
+    pub(super) fn take_all_gather(
+        &mut self,
+        mut s: Segment,
+        out: &mut Vec<Segment>,
+    ) -> Result<(), RingError> {
+        let flat = self.part(s.chunk, s.segment).flat;
+        let read = match self.config.wire {
+            Wire::F32 => float::read::<F32, 4>(&mut s.payload, self.own.part(flat)),
+            Wire::Q8 => int::read(&s.payload, &mut self.mean[flat]),
+        };
+        read.map_err(|BadElement(element)| RingError::Value {
+            phase: s.phase,
+            step: s.step,
+            segment: s.segment,
+            element,
+        })?;
+        if s.step < self.config.schedule.last_step() {
+            out.push(Segment {
+                step: s.step + 1,
+                ..s
+            });
+        }
+        Ok(())
+    }
+
+    /// Where a segment of elements lies.
+    fn part(&self, chunk: u32, g: u32) -> Place {
+        let schedule = &self.config.schedule;
+        let range = schedule.segment_range(Phase::ScatterReduce, chunk, g);
+        let start = schedule.chunk(chunk).start;
+        Place {
+            chunk,
+            flat: start + range.start..start + range.end,
+            // Segments are whole blocks, save the last.
+            blocks: range.start / BLOCK..range.end.div_ceil(BLOCK),
+        }
+    }
+
+    /// One's own part of a segment under its joined scales.
+    fn own_integers(&mut self, part: &Place) -> Own<'_> {
+        let scales = self.scales[part.chunk as usize].as_deref();
+        let weight = self.own.weight();
+        Own {
+            weight,
+            scales: scales.and_then(|s| s.get(part.blocks.clone())).unwrap_or(&[]),
+            delta: self.own.part(part.flat.clone()),
+        }
+    }
+}
+
+/// A segment of elements: in the flat vector, and its blocks in its chunk.
+struct Place {
+    chunk: u32,
+    flat: Range<usize>,
+    blocks: Range<usize>,
+}

@@ -1,0 +1,116 @@
+//! What the orchestrator asks for, and what is noted of it.
+
+use super::{BUILD_US, FETCH_US, Network};
+use crate::message::{Body, Close, Verified};
+use crate::orchestrator;
+use crate::sim::clock::After;
+use crate::sim::{ClosedRound, host, index_of, orchestrator_peer, signed, theory};
+
+impl Network {
+    pub(super) fn orchestrator_event(&mut self, event: orchestrator::Event, after: After) {
+        let mut actions = Vec::new();
+        self.orchestrator.handle(self.clock.time(), event, &mut actions);
+        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        self.clock
+            .set_deadline(number, self.orchestrator.deadline(), after);
+        self.orchestrator_actions(actions);
+    }
+
+    pub(super) fn orchestrator_actions(&mut self, actions: Vec<orchestrator::Action>) {
+        use orchestrator::Action;
+        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        for action in actions {
+            match action {
+                Action::Publish(body) => {
+                    if let Some(m) = signed(&orchestrator_peer(), body, Vec::new()) {
+                        self.on_published(&m);
+                        self.gossip(number, m);
+                    }
+                }
+                Action::Prepare => {
+                    self.orchestrator_in(BUILD_US, orchestrator::Event::Prepared(host::zero()));
+                }
+                Action::CheckDelta {
+                    roster, member, cid, ..
+                } => {
+                    let outcome = host::inspect(&self.deltas, &cid, self.samples);
+                    let event = orchestrator::Event::DeltaChecked {
+                        roster,
+                        member,
+                        cid,
+                        outcome,
+                    };
+                    self.orchestrator_in(FETCH_US, event);
+                }
+                Action::Close { body, attests } => self.close(body, attests),
+                Action::Penalise { offence, .. } => *self.offences.entry(offence.label()).or_default() += 1,
+                Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
+                Action::Finished(_) => self.finished_at = Some(self.clock.now()),
+            }
+        }
+    }
+
+    /// What the observer notes of the orchestrator's messages.
+    fn on_published(&mut self, m: &Verified) {
+        let now = self.clock.now();
+        match &m.body {
+            Body::Roster(roster) => {
+                self.deltas.retain(|_, d| d.1 >= roster.round.0);
+                self.hosts.iter_mut().for_each(|h| h.round_bytes = 0);
+                self.record.on_roster(now, roster);
+            }
+            Body::Cutoff(_) => self.record.on_cutoff(now),
+            Body::Manifest(manifest) => {
+                self.record.on_manifest(now);
+                self.manifests
+                    .insert(crate::cbor::object_hash(&m.encoded), manifest.clone());
+            }
+            Body::Job(_)
+            | Body::Attest(_)
+            | Body::Close(_)
+            | Body::Report(_)
+            | Body::Ready(_)
+            | Body::Commitment(_)
+            | Body::Receipt(_)
+            | Body::Reveal(_)
+            | Body::Complaint(_)
+            | Body::Status(_)
+            | Body::Links(_) => {}
+        }
+    }
+
+    fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
+        let now = self.clock.now();
+        if let Some(m) = self.manifests.get(&body.manifest) {
+            let redundancy = self.spec.schedule.redundancy;
+            let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
+            self.record.on_close(now, &body, m, redundancy, alive);
+            let mean = theory::mean(m, &self.deltas, self.spec.wire, self.scenario.segment);
+            let right = mean.map(|mean| host::apply(m.parent, &mean).state);
+            if right != Some(body.state) {
+                self.record.sum_differs(m.round.0);
+            }
+            if m.view.0 == 0 {
+                let sent: Vec<u64> = self.hosts.iter().map(|h| h.round_bytes).collect();
+                let ratio = theory::bytes_ratio(m, self.spec.wire, self.scenario.elements, &sent);
+                let away = |r: f64| (r - 1.0).abs();
+                self.bytes_ratio = match (self.bytes_ratio, ratio) {
+                    (Some(a), Some(b)) => Some(if away(b) > away(a) { b } else { a }),
+                    (a, b) => a.or(b),
+                };
+            }
+            self.closes.push(ClosedRound {
+                round: body.round.0,
+                view: body.view.0,
+                summed: m.entries.iter().filter_map(|e| index_of(&e.member)).collect(),
+                signers: attests.len(),
+                grid: m.grid.map(|g| (g.rows, g.columns)),
+            });
+        }
+        body.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
+        if let Some(m) = signed(&orchestrator_peer(), Body::Close(body), attests) {
+            let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+            self.gossip(number, m);
+        }
+    }
+}
