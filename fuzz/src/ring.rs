@@ -21,7 +21,12 @@ pub fn run(data: &[u8]) {
     };
     let plan = Plan {
         layout,
-        wire: if wire % 2 == 0 { Wire::F32 } else { Wire::Q8 },
+        wire: match wire & 5 {
+            0 => Wire::F32,
+            1 => Wire::Q8,
+            4 => Wire::Bf16,
+            _ => Wire::Q4,
+        },
         total_weight: 3 * u64::from(entries),
         elements: ELEMENTS - usize::from(shape / 7),
         segment: 256,

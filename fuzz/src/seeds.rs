@@ -29,7 +29,7 @@ fn main() -> std::io::Result<()> {
     let header = to_wire(&messages::header()).expect("it encodes");
     save(corpus, "message", "header", &[&[1], &header[..]].concat())?;
     for shape in 0..7u8 {
-        for wire in 0..4 {
+        for wire in 0..8 {
             save(corpus, "ring", &format!("honest-{shape}-{wire}"), &[&[shape, wire], &[0; 64][..]].concat())?;
         }
     }

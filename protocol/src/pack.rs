@@ -1,7 +1,7 @@
 //! Integers of a partial sum in the fewest bits (PROTOCOL section 6): two's complement at the least width that holds
-//! ±127·h for h contributions, little-endian bit order, each segment on its own, padding bits zero.
+//! ±127·h (q4: ±7·h) for h contributions, little-endian bit order, each segment on its own, padding bits zero.
 
-use crate::quant::Q8_MAX;
+use crate::quant::{Levels, Q8_MAX};
 
 /// Why a packed segment is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum PackError {
         element: usize,
         /// The integer.
         value: i32,
-        /// 127 × contributions.
+        /// 127 × contributions (q4: 7 ×).
         bound: i32,
         /// Contributions in the sum.
         contributions: u32,
@@ -37,10 +37,11 @@ pub enum PackError {
     Padding,
 }
 
-/// Bits of an integer that sums `contributions` of ±127: 8 for one, 9 for two, 10 for three and four, …
+/// Bits of an integer that sums `contributions`: 8 for one of ±127, 9 for two, 10 for three and four, …; 4 for one of ±7,
+/// 5 for two, 6 for three and four, …
 #[must_use]
-pub fn width(contributions: u32) -> u32 {
-    let bound = bound(contributions) as u32;
+pub fn width(levels: Levels, contributions: u32) -> u32 {
+    let bound = bound(levels, contributions) as u32;
     u32::BITS - bound.leading_zeros() + 1
 }
 
@@ -48,8 +49,8 @@ pub fn width(contributions: u32) -> u32 {
 pub const MAX_CONTRIBUTIONS: u32 = (i32::MAX / Q8_MAX) as u32;
 
 /// The largest magnitude that the sum of `contributions` can have.
-pub(crate) fn bound(contributions: u32) -> i32 {
-    contributions.clamp(1, MAX_CONTRIBUTIONS) as i32 * Q8_MAX
+pub(crate) fn bound(levels: Levels, contributions: u32) -> i32 {
+    contributions.clamp(1, MAX_CONTRIBUTIONS) as i32 * levels.max()
 }
 
 /// Bytes that `n` integers of `width` bits take.
@@ -58,11 +59,11 @@ pub fn packed_len(n: usize, width: u32) -> usize {
     (n as u128 * u128::from(width)).div_ceil(8) as usize
 }
 
-/// Packs the sums of `contributions` members, which must lie within ±127·contributions.
+/// Packs the sums of `contributions` members, which must lie within what they can reach.
 #[must_use]
-pub fn pack(sums: &[i32], contributions: u32) -> Vec<u8> {
-    debug_assert!(sums.iter().all(|s| s.abs() <= bound(contributions)));
-    let width = width(contributions);
+pub fn pack(sums: &[i32], levels: Levels, contributions: u32) -> Vec<u8> {
+    debug_assert!(sums.iter().all(|s| s.abs() <= bound(levels, contributions)));
+    let width = width(levels, contributions);
     let mut out = vec![0; packed_len(sums.len(), width)];
     put_bits(sums, width, &mut out);
     out
@@ -103,8 +104,8 @@ pub(crate) fn padding_is_zero(bytes: &[u8], n: usize, width: u32) -> bool {
 ///
 /// # Errors
 /// Wrong length, a sum out of range, padding that is not zero.
-pub fn unpack(bytes: &[u8], contributions: u32, n: usize) -> Result<Vec<i32>, PackError> {
-    let width = width(contributions);
+pub fn unpack(bytes: &[u8], levels: Levels, contributions: u32, n: usize) -> Result<Vec<i32>, PackError> {
+    let width = width(levels, contributions);
     let want = packed_len(n, width);
     if bytes.len() != want {
         return Err(PackError::Length {
@@ -119,12 +120,12 @@ pub fn unpack(bytes: &[u8], contributions: u32, n: usize) -> Result<Vec<i32>, Pa
     if !padding_is_zero(bytes, n, width) {
         return Err(PackError::Padding);
     }
-    check_range(&sums, contributions)?;
+    check_range(&sums, levels, contributions)?;
     Ok(sums)
 }
 
-fn check_range(sums: &[i32], contributions: u32) -> Result<(), PackError> {
-    let bound = bound(contributions);
+fn check_range(sums: &[i32], levels: Levels, contributions: u32) -> Result<(), PackError> {
+    let bound = bound(levels, contributions);
     match sums.iter().position(|s| !(-bound..=bound).contains(s)) {
         Some(element) => Err(PackError::Range {
             element,
@@ -194,13 +195,19 @@ mod tests {
     #[test]
     fn widths_are_the_least_that_hold() {
         assert_eq!(
-            [1, 2, 3, 4, 5, 8, 9, 1000].map(width),
+            [1, 2, 3, 4, 5, 8, 9, 1000].map(|h| width(Levels::Q8, h)),
             [8, 9, 10, 10, 11, 11, 12, 18]
         );
-        for h in (1..5000).chain([MAX_CONTRIBUTIONS - 1, MAX_CONTRIBUTIONS]) {
-            let (w, bound) = (width(h), 127 * i64::from(h));
-            assert!(bound < 1 << (w - 1), "{h} fits");
-            assert!(bound >= 1 << (w - 2), "{h} would not fit one bit less");
+        assert_eq!(
+            [1, 2, 3, 4, 5, 9, 10, 18, 19, 1000].map(|h| width(Levels::Q4, h)),
+            [4, 5, 6, 6, 7, 7, 8, 8, 9, 14]
+        );
+        for levels in [Levels::Q8, Levels::Q4] {
+            for h in (1..5000).chain([MAX_CONTRIBUTIONS - 1, MAX_CONTRIBUTIONS]) {
+                let (w, bound) = (width(levels, h), i64::from(levels.max()) * i64::from(h));
+                assert!(bound < 1 << (w - 1), "{h} fits");
+                assert!(bound >= 1 << (w - 2), "{h} would not fit one bit less");
+            }
         }
     }
 
@@ -208,7 +215,7 @@ mod tests {
     fn bits_are_little_endian() {
         // 9 bits: 254 = 0_1111_1110, −1 = 1_1111_1111, 1 = 0_0000_0001.
         assert_eq!(
-            pack(&[254, -1, 1], 2),
+            pack(&[254, -1, 1], Levels::Q8, 2),
             [0b1111_1110, 0b1111_1110, 0b0000_0111, 0b0000_0000]
         );
     }
@@ -216,7 +223,7 @@ mod tests {
     #[test]
     fn impossible_segments_are_refused() {
         assert_eq!(
-            unpack(&[0x80], 1, 1),
+            unpack(&[0x80], Levels::Q8, 1, 1),
             Err(PackError::Range {
                 element: 0,
                 value: -128,
@@ -224,23 +231,38 @@ mod tests {
                 contributions: 1
             })
         );
-        assert_eq!(unpack(&[0, 2], 2, 1), Err(PackError::Padding));
+        assert_eq!(
+            unpack(&[0x87], Levels::Q4, 1, 2),
+            Err(PackError::Range {
+                element: 1,
+                value: -8,
+                bound: 7,
+                contributions: 1
+            })
+        );
+        assert_eq!(unpack(&[0x10], Levels::Q4, 1, 1), Err(PackError::Padding));
+        assert_eq!(unpack(&[0, 2], Levels::Q8, 2, 1), Err(PackError::Padding));
         assert!(matches!(
-            unpack(&[0], 2, 1),
+            unpack(&[0], Levels::Q8, 2, 1),
             Err(PackError::Length { want: 2, .. })
         ));
         assert!(matches!(
-            unpack(&[0; 3], 2, 1),
+            unpack(&[0; 3], Levels::Q8, 2, 1),
             Err(PackError::Length { want: 2, .. })
         ));
-        assert_eq!(unpack(&[], 2, 0), Ok(vec![]));
+        assert_eq!(unpack(&[], Levels::Q8, 2, 0), Ok(vec![]));
     }
 
-    fn sums() -> impl Strategy<Value = (u32, Vec<i32>)> {
+    fn levels() -> impl Strategy<Value = Levels> {
+        prop_oneof![Just(Levels::Q8), Just(Levels::Q4)]
+    }
+
+    fn sums() -> impl Strategy<Value = (Levels, u32, Vec<i32>)> {
         let contributions = prop_oneof![1u32..40, 1u32..5000, 1u32..=MAX_CONTRIBUTIONS];
-        contributions.prop_flat_map(|h| {
-            let b = bound(h);
+        (levels(), contributions).prop_flat_map(|(levels, h)| {
+            let b = bound(levels, h);
             (
+                Just(levels),
                 Just(h),
                 proptest::collection::vec(prop_oneof![-b..=b, Just(b), Just(-b)], 0..200),
             )
@@ -261,30 +283,34 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packs_and_unpacks((h, sums) in sums()) {
-            let bytes = pack(&sums, h);
-            prop_assert_eq!(&bytes, &pack_slowly(&sums, width(h)));
-            prop_assert_eq!(unpack(&bytes, h, sums.len()).unwrap(), sums);
+        fn packs_and_unpacks((levels, h, sums) in sums()) {
+            let bytes = pack(&sums, levels, h);
+            prop_assert_eq!(&bytes, &pack_slowly(&sums, width(levels, h)));
+            prop_assert_eq!(unpack(&bytes, levels, h, sums.len()).unwrap(), sums);
         }
 
         #[test]
-        fn foreign_bytes_have_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..64), h in 1u32..600, n in 0usize..64) {
-            if let Ok(sums) = unpack(&bytes, h, n) {
-                prop_assert_eq!(pack(&sums, h), bytes);
+        fn foreign_bytes_have_one_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..64), levels in levels(), h in 1u32..600, n in 0usize..64) {
+            if let Ok(sums) = unpack(&bytes, levels, h, n) {
+                prop_assert_eq!(pack(&sums, levels, h), bytes);
             }
         }
     }
 
     #[test]
     fn every_width_roundtrips() {
-        for w in 8..32u32 {
-            let h = if w == 8 { 1 } else { (1u32 << (w - 2)) / 127 + 1 };
-            assert_eq!(width(h), w);
-            let b = bound(h);
+        let q8 = (8..32).map(|w| (Levels::Q8, w));
+        for (levels, w) in q8.chain((4..27).map(|w| (Levels::Q4, w))) {
+            let h = (1u32 << (w - 2)) / levels.max() as u32 + 1;
+            assert_eq!(width(levels, h), w);
+            let b = bound(levels, h);
             let sums: Vec<i32> = (0..97)
                 .map(|i| [b, -b, 0, 1, -1, i][i as usize % 6].clamp(-b, b))
                 .collect();
-            assert_eq!(unpack(&pack(&sums, h), h, sums.len()).unwrap(), sums);
+            assert_eq!(
+                unpack(&pack(&sums, levels, h), levels, h, sums.len()).unwrap(),
+                sums
+            );
         }
     }
 }

@@ -94,7 +94,9 @@ fn current() -> Value {
         "deltas": (0..SLOTS).map(|slot| bytes(delta(slot))).collect::<Vec<_>>(),
         "weights": WEIGHTS,
         "f32": messages(Wire::F32),
+        "bf16": messages(Wire::Bf16),
         "q8": messages(Wire::Q8),
+        "q4": messages(Wire::Q4),
     })
 }
 
@@ -105,7 +107,8 @@ fn the_messages_keep_their_bytes() {
         std::fs::write(FILE, serde_json::to_string_pretty(&current).unwrap() + "\n").unwrap();
     }
     let frozen: Value = serde_json::from_str(&std::fs::read_to_string(FILE).unwrap()).unwrap();
-    assert_eq!(frozen["f32"].as_array().unwrap().len(), 2);
-    assert_eq!(frozen["q8"].as_array().unwrap().len(), 4);
+    for (wire, phases) in [("f32", 2), ("bf16", 2), ("q8", 4), ("q4", 4)] {
+        assert_eq!(frozen[wire].as_array().unwrap().len(), phases);
+    }
     assert!(current == frozen, "the ring's messages have changed");
 }

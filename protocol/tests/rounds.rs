@@ -59,7 +59,7 @@ fn round(o: &Outcome, n: u64) -> &gym_protocol::sim::ClosedRound {
 
 #[test]
 fn all_members_sign_one_state() {
-    for wire in ["f32", "q8"] {
+    for wire in ["f32", "bf16", "q8", "q4"] {
         for members in [2, 3, 4, 9] {
             let s = Scenario {
                 job: JOB.replace("WIRE", wire),
@@ -128,6 +128,24 @@ fn a_member_that_dies_in_the_ring_is_in_the_sum() {
         );
         assert_eq!(round(&o, 1).signers, 3);
         assert!(round(&o, 3).summed.contains(&dead), "it rejoins");
+    }
+}
+
+#[test]
+fn a_holder_contributes_for_the_dead_at_every_precision_in_a_ring_and_in_a_grid() {
+    for wire in ["bf16", "q8", "q4"] {
+        for flat_ring_max in [28, 4] {
+            let faults: &[(u32, &[Fault])] = &[(2, &[Fault::DieInReduce(1)]), (5, &[Fault::MuteInReduce(2)])];
+            let s = Scenario {
+                job: JOB.replace("WIRE", wire),
+                flat_ring_max,
+                ..scenario(7, faults)
+            };
+            let o = check(&s);
+            assert_eq!(round(&o, 1).grid.is_some(), flat_ring_max == 4);
+            assert_eq!(round(&o, 1).summed.len(), 7, "{wire}");
+            assert_eq!(round(&o, 2).summed.len(), 6, "{wire}: {o:#?}");
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     /// The job's rounds in place of the file's
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<u64>,
-    /// The ring's precision in place of the file's: f32 or q8
+    /// The ring's precision in place of the file's: f32, bf16, q8 or q4
     #[arg(long, value_name = "WIRE")]
     pub(crate) wire: Option<String>,
     /// Where homes, logs and results go; it must not exist [default: a new folder beside the build's output]

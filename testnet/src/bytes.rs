@@ -42,8 +42,8 @@ impl Sent {
     }
 }
 
-/// Payload bytes that `peer` has to send for these rounds: f32 2(N−1)/N·L·4 a round; q8 packed hops, scales and the
-/// scale ring.
+/// Payload bytes that `peer` has to send for these rounds: f32 2(N−1)/N·L·4 a round, bf16 half of it; q8 and q4
+/// packed hops, scales and the scale ring.
 pub(crate) fn theory<'a>(
     wire: Wire,
     elements: usize,
@@ -81,7 +81,10 @@ mod tests {
         let rounds = [closed.clone(), closed];
         assert_eq!(theory(Wire::F32, 1000, "b", rounds.iter()), 2 * (2 * 3 * 250 * 4));
         assert_eq!(theory(Wire::F32, 1000, "e", rounds.iter()), 0);
-        assert!(theory(Wire::Q8, 1000, "b", rounds.iter()) < theory(Wire::F32, 1000, "b", rounds.iter()) / 2);
+        let of = |wire| theory(wire, 1000, "b", rounds.iter());
+        assert_eq!(of(Wire::Bf16), of(Wire::F32) / 2);
+        assert!(of(Wire::Q8) < of(Wire::Bf16));
+        assert!(of(Wire::Q4) < of(Wire::Q8));
     }
 
     #[test]

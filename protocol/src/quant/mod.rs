@@ -3,11 +3,13 @@
 //! Everything is scalar f32 in the order written here, without fused multiply-add, so that anyone who replays it gets
 //! the same bits. Slices that belong together have one length, and one scale for each block begun: the callers' own.
 
+mod form;
 mod q8;
 mod theory;
 
+pub use form::{Float, Form, Levels};
 pub use q8::{Q8, Q8Error, scales_from_bytes, scales_to_bytes};
-pub use theory::{ring_payload_bytes, ring_payload_bytes_f32, ring_payload_bytes_q8};
+pub use theory::{ring_payload_bytes, ring_payload_bytes_floats, ring_payload_bytes_integers};
 
 use crate::ids::ChunkIndex;
 use std::ops::Range;
@@ -18,8 +20,11 @@ pub const BLOCK: usize = 256;
 /// Elements of a segment, the unit that is sealed and sent; counted from the chunk's start, the last one short.
 pub const SEGMENT: usize = 262_144;
 
-/// Largest magnitude of one contribution's integer.
+/// Largest magnitude of one contribution's integer at q8, and of the mean's.
 pub const Q8_MAX: i32 = 127;
+
+/// The same at q4.
+pub const Q4_MAX: i32 = 7;
 
 /// Chunk `c` of `n` over `l` elements: `[⌊c·l/n⌋, ⌊(c+1)·l/n⌋)`. Empty when `n` is 0.
 #[must_use]
@@ -88,28 +93,28 @@ pub fn max_in_place(max: &mut [f32], other: &[f32]) {
     }
 }
 
-/// absmax / 127 of each block; a zero block has scale 0.
+/// absmax / 127 of each block (q4: / 7); a zero block has scale 0.
 #[must_use]
-pub fn scales(absmax: &[f32]) -> Vec<f32> {
-    absmax.iter().map(|m| m / Q8_MAX as f32).collect()
+pub fn scales(absmax: &[f32], levels: Levels) -> Vec<f32> {
+    absmax.iter().map(|m| m / levels.max() as f32).collect()
 }
 
-/// One contribution: round half to even of (Δ × weight) / scale, within ±127; 0 under a zero scale.
+/// One contribution: round half to even of (Δ × weight) / scale, within ±127 (q4: ±7); 0 under a zero scale.
 #[must_use]
-pub fn quantise(delta: &[f32], weight: f32, scales: &[f32]) -> Vec<i8> {
+pub fn quantise(delta: &[f32], weight: f32, scales: &[f32], levels: Levels) -> Vec<i8> {
     debug_assert_eq!(scales.len(), blocks(delta.len()));
     let mut integers = Vec::with_capacity(delta.len());
     for (block, &scale) in delta.chunks(BLOCK).zip(scales) {
-        integers.extend(block.iter().map(|d| to_integer(d * weight, scale)));
+        integers.extend(block.iter().map(|d| to_integer(d * weight, scale, levels)));
     }
     integers
 }
 
-fn to_integer(value: f32, scale: f32) -> i8 {
+fn to_integer(value: f32, scale: f32, levels: Levels) -> i8 {
     if scale == 0.0 {
         return 0;
     }
-    let bound = Q8_MAX as f32;
+    let bound = levels.max() as f32;
     (value / scale).round_ties_even().clamp(-bound, bound) as i8
 }
 

@@ -1,6 +1,6 @@
 //! q8: n int8, then ⌈n/256⌉ f32 scales; value = integer × scale (PROTOCOL sections 3 and 6).
 
-use super::{BLOCK, Q8_MAX, block_absmax, blocks, quantise, scales};
+use super::{BLOCK, Levels, Q8_MAX, block_absmax, blocks, quantise, scales};
 
 /// Integers and their block scales.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -44,9 +44,9 @@ impl Q8 {
     /// Encodes: scale = absmax/127 of each block, integers rounded half to even.
     #[must_use]
     pub fn encode(values: &[f32]) -> Self {
-        let scales = scales(&block_absmax(values, 1.0));
+        let scales = scales(&block_absmax(values, 1.0), Levels::Q8);
         Self {
-            integers: quantise(values, 1.0, &scales),
+            integers: quantise(values, 1.0, &scales, Levels::Q8),
             scales,
         }
     }

@@ -75,6 +75,6 @@ pub enum RingError {
 pub struct Reduced {
     /// Σ weight·Δ / Σ weight; the same bits at every slot.
     pub mean: Vec<f32>,
-    /// (weighted Δ − integer·scale)/weight for q8; zeros for f32.
+    /// (weighted Δ − integer·scale)/weight for q8 and q4; zeros for floats.
     pub residual: Vec<f32>,
 }

@@ -284,10 +284,7 @@ impl File {
         let mut text = String::from(
             "name = \"sim\"\nmodel = \"m\"\ntrain = \"t\"\nheldout = \"h\"\nrewards = [{ name = \"numeric\" }]\n",
         );
-        let wire = match self.wire {
-            crate::job::spec::Wire::F32 => "f32",
-            crate::job::spec::Wire::Q8 => "q8",
-        };
+        let wire = self.wire.name();
         let least = (u64::from(self.members) * 2).div_ceil(3);
         let _ = write!(
             text,

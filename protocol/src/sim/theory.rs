@@ -4,7 +4,7 @@ use super::host::Deltas;
 use crate::ids::Rank;
 use crate::job::spec::Wire;
 use crate::message::Manifest;
-use crate::quant::ring_payload_bytes;
+use crate::quant::{Form, ring_payload_bytes};
 use crate::ring::{Layout, Part, replay_in};
 
 /// The mean of a manifest's committed deltas. At f32 they are integers and so are their sums: it is computed here in whole
@@ -12,7 +12,7 @@ use crate::ring::{Layout, Part, replay_in};
 pub(super) fn mean(m: &Manifest, deltas: &Deltas, wire: Wire, segment: usize) -> Option<Vec<f32>> {
     match wire {
         Wire::F32 => integer_mean(m, deltas),
-        Wire::Q8 => {
+        Wire::Bf16 | Wire::Q8 | Wire::Q4 => {
             let parts: Option<Vec<Part>> = m
                 .entries
                 .iter()
@@ -42,14 +42,17 @@ fn integer_mean(m: &Manifest, deltas: &Deltas) -> Option<Vec<f32>> {
     Some(sum.into_iter().map(|s| s as f32 / total as f32).collect())
 }
 
-/// The payload of the contributor that is farthest from theory, over theory: 2(N−1)/N·L·4 at f32, the exact sum of the
-/// packed hops at q8 in a ring. `None` where there is none to compare with (one member; q8 in a grid).
+/// The payload of the contributor that is farthest from theory, over theory: 2(N−1)/N·L·4 at f32 (bf16: ·2), the
+/// exact sum of the packed hops at q8 and q4 in a ring. `None` where there is none to compare with (one member; integers
+/// in a grid).
 pub(super) fn bytes_ratio(m: &Manifest, wire: Wire, elements: usize, sent: &[u64]) -> Option<f64> {
     let n = u32::try_from(m.entries.len()).ok()?;
-    let want = |rank: u32| match (wire, m.grid) {
-        (Wire::F32, _) => Some(2.0 * f64::from(n - 1) / f64::from(n) * elements as f64 * 4.0),
-        (Wire::Q8, None) => Some(ring_payload_bytes(wire, n, elements, Rank(rank)) as f64),
-        (Wire::Q8, Some(_)) => None,
+    let want = |rank: u32| match (Form::of(wire), m.grid) {
+        (Form::Floats(float), _) => {
+            Some(2.0 * f64::from(n - 1) / f64::from(n) * (elements * float.bytes()) as f64)
+        }
+        (Form::Integers(_), None) => Some(ring_payload_bytes(wire, n, elements, Rank(rank)) as f64),
+        (Form::Integers(_), Some(_)) => None,
     };
     (0u32..)
         .zip(&m.entries)

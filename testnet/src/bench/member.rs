@@ -292,8 +292,8 @@ impl Machine {
     fn stages(&self) -> Stages {
         let mut stages = Stages::default();
         match self.wire {
-            Wire::F32 => stages.add = self.cpu,
-            Wire::Q8 => stages.quantise = self.cpu,
+            Wire::F32 | Wire::Bf16 => stages.add = self.cpu,
+            Wire::Q8 | Wire::Q4 => stages.quantise = self.cpu,
         }
         stages
     }

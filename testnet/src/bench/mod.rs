@@ -38,7 +38,7 @@ struct RingArgs {
     /// MiB of f32 that each member brings
     #[arg(long, default_value_t = 64, value_name = "MIB")]
     mib: usize,
-    /// Precision on the wire
+    /// Precision on the wire: f32, bf16, q8 or q4
     #[arg(long, default_value = "f32", value_name = "WIRE")]
     wire: String,
     /// Rounds that count; one more comes first, with the handshakes

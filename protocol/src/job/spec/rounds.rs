@@ -9,20 +9,26 @@ pub enum Wire {
     /// Exact f32 sums in ring order.
     #[default]
     F32,
-    /// Exact integer sums under shared block scales.
+    /// The same, each hop rounded to bf16.
+    Bf16,
+    /// Exact integer sums of ±127 under shared block scales.
     Q8,
+    /// Exact integer sums of ±7 under shared block scales; the mean travels as q8.
+    Q4,
 }
 
 impl Wire {
     /// Every precision.
-    pub const ALL: [Self; 2] = [Self::F32, Self::Q8];
+    pub const ALL: [Self; 4] = [Self::F32, Self::Bf16, Self::Q8, Self::Q4];
 
     /// Its name in job files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::Bf16 => "bf16",
             Self::Q8 => "q8",
+            Self::Q4 => "q4",
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Contribution, Reduced, RingError, Schedule, Segment};
 use crate::job::spec::Wire;
 use crate::message::Phase;
 use crate::pack;
-use crate::quant::Q8;
+use crate::quant::{Form, Q8};
 use std::collections::BTreeSet;
 
 /// What one slot needs to know.
@@ -28,11 +28,11 @@ pub struct Config {
 pub struct Ring {
     config: Config,
     own: Contribution,
-    /// Block scales of each chunk, once joined (q8).
+    /// Block scales of each chunk, once joined (integers).
     scales: Vec<Option<Vec<f32>>>,
     /// Segments of ScaleReduce and ScaleGather joined so far, by chunk.
     maxima: Vec<Vec<f32>>,
-    /// The mean as it comes (q8). Floats need no room for it: it takes the place of what was added before.
+    /// The mean as it comes (integers). Floats need no room for it: it takes the place of what was added before.
     mean: Vec<f32>,
     seen: BTreeSet<(Phase, u32, u32)>,
     /// Segments that came before the scales they need.
@@ -45,9 +45,9 @@ impl Ring {
     #[must_use]
     pub fn new(config: Config, own: Contribution) -> Self {
         let s = config.schedule;
-        let phases: &[Phase] = match config.wire {
-            Wire::F32 => &[Phase::ScatterReduce, Phase::AllGather],
-            Wire::Q8 => &[
+        let phases: &[Phase] = match Form::of(config.wire) {
+            Form::Floats(_) => &[Phase::ScatterReduce, Phase::AllGather],
+            Form::Integers(_) => &[
                 Phase::ScaleReduce,
                 Phase::ScaleGather,
                 Phase::ScatterReduce,
@@ -55,17 +55,17 @@ impl Ring {
             ],
         };
         let maxima = (0..s.slots)
-            .map(|c| match config.wire {
-                Wire::F32 => Vec::new(),
-                Wire::Q8 => own.absmax(s.chunk(c)),
+            .map(|c| match Form::of(config.wire) {
+                Form::Floats(_) => Vec::new(),
+                Form::Integers(_) => own.absmax(s.chunk(c)),
             })
             .collect();
         Self {
             scales: vec![None; s.slots as usize],
             maxima,
-            mean: match config.wire {
-                Wire::F32 => Vec::new(),
-                Wire::Q8 => vec![0.0; s.elements],
+            mean: match Form::of(config.wire) {
+                Form::Floats(_) => Vec::new(),
+                Form::Integers(_) => vec![0.0; s.elements],
             },
             seen: BTreeSet::new(),
             early: Vec::new(),
@@ -78,11 +78,13 @@ impl Ring {
     /// Sends what needs nothing from others.
     pub fn start(&mut self, out: &mut Vec<Segment>) {
         let slot = self.config.slot;
-        match self.config.wire {
-            Wire::F32 => self.start_chunk(slot, out),
+        match Form::of(self.config.wire) {
+            Form::Floats(_) => self.start_chunk(slot, out),
             // Alone, nothing can have come early.
-            Wire::Q8 if self.config.schedule.slots == 1 => self.scales_joined(0, out).unwrap_or_default(),
-            Wire::Q8 => self.send_maxima(Phase::ScaleReduce, 0, slot, out),
+            Form::Integers(_) if self.config.schedule.slots == 1 => {
+                self.scales_joined(0, out).unwrap_or_default()
+            }
+            Form::Integers(_) => self.send_maxima(Phase::ScaleReduce, 0, slot, out),
         }
     }
 
@@ -102,12 +104,12 @@ impl Ring {
     /// The result, once every segment has come.
     #[must_use]
     pub fn finish(&self) -> Option<Reduced> {
-        self.is_finished().then(|| match self.config.wire {
-            Wire::F32 => Reduced {
+        self.is_finished().then(|| match Form::of(self.config.wire) {
+            Form::Floats(_) => Reduced {
                 mean: self.own.left().to_vec(),
                 residual: vec![0.0; self.own.len()],
             },
-            Wire::Q8 => Reduced {
+            Form::Integers(_) => Reduced {
                 mean: self.mean.clone(),
                 residual: self.own.left().to_vec(),
             },
@@ -118,12 +120,12 @@ impl Ring {
     pub fn take_result(&mut self) -> Option<Reduced> {
         self.is_finished().then(|| {
             let (left, elements) = (self.own.take_left(), self.config.schedule.elements);
-            match self.config.wire {
-                Wire::F32 => Reduced {
+            match Form::of(self.config.wire) {
+                Form::Floats(_) => Reduced {
                     mean: left,
                     residual: vec![0.0; elements],
                 },
-                Wire::Q8 => Reduced {
+                Form::Integers(_) => Reduced {
                     mean: std::mem::take(&mut self.mean),
                     residual: left,
                 },
@@ -146,7 +148,7 @@ impl Ring {
         let schedule = &self.config.schedule;
         let in_wire = match s.phase {
             Phase::ScatterReduce | Phase::AllGather => true,
-            Phase::ScaleReduce | Phase::ScaleGather => self.config.wire == Wire::Q8,
+            Phase::ScaleReduce | Phase::ScaleGather => self.has_scales(),
             Phase::ColumnScaleReduce
             | Phase::ColumnScaleGather
             | Phase::ColumnScatterReduce
@@ -194,17 +196,22 @@ impl Ring {
             .schedule
             .segment_range(s.phase, s.chunk, s.segment)
             .len();
-        match (self.config.wire, s.phase) {
-            (Wire::Q8, Phase::ScatterReduce) => pack::packed_len(units, pack::width(s.step + 1)),
-            (Wire::Q8, Phase::AllGather) => Q8::byte_len(units),
-            _ => units * 4,
+        match (Form::of(self.config.wire), s.phase) {
+            (Form::Integers(levels), Phase::ScatterReduce) => {
+                pack::packed_len(units, pack::width(levels, s.step + 1))
+            }
+            (Form::Integers(_), Phase::AllGather) => Q8::byte_len(units),
+            (Form::Integers(_), _) => units * 4,
+            (Form::Floats(float), _) => units * float.bytes(),
         }
     }
 
     fn needs_scales(&self, s: &Segment) -> bool {
-        self.config.wire == Wire::Q8
-            && s.phase == Phase::ScatterReduce
-            && self.scales[s.chunk as usize].is_none()
+        self.has_scales() && s.phase == Phase::ScatterReduce && self.scales[s.chunk as usize].is_none()
+    }
+
+    fn has_scales(&self) -> bool {
+        matches!(Form::of(self.config.wire), Form::Integers(_))
     }
 
     fn take(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {

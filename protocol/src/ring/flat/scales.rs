@@ -2,7 +2,7 @@
 
 use super::Ring;
 use crate::message::Phase;
-use crate::quant;
+use crate::quant::{self, Form};
 use crate::ring::{RingError, Segment};
 
 impl Ring {
@@ -50,8 +50,9 @@ impl Ring {
     }
 
     pub(super) fn scales_joined(&mut self, chunk: u32, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let scales = quant::scales(&self.maxima[chunk as usize]);
-        self.scales[chunk as usize] = Some(scales);
+        if let Form::Integers(levels) = Form::of(self.config.wire) {
+            self.scales[chunk as usize] = Some(quant::scales(&self.maxima[chunk as usize], levels));
+        }
         if chunk == self.config.slot {
             self.start_chunk(chunk, out);
         }

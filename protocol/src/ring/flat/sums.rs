@@ -1,12 +1,10 @@
 //! Sums that grow along the ring, and means that go around it.
 
 use super::Ring;
-use crate::job::spec::Wire;
 use crate::message::Phase;
-use crate::quant::{self, BLOCK};
-use crate::ring::hop::BadElement;
-use crate::ring::hop::float::{self, F32};
+use crate::quant::{self, BLOCK, Form, Levels};
 use crate::ring::hop::int::{self, Own};
+use crate::ring::hop::{BadElement, float};
 use crate::ring::{RingError, Segment};
 use std::ops::Range;
 
@@ -19,12 +17,12 @@ impl Ring {
                 self.finish_alone(&part);
                 continue;
             }
-            let payload = match self.config.wire {
-                Wire::F32 => {
+            let payload = match Form::of(self.config.wire) {
+                Form::Floats(float) => {
                     let weight = self.own.weight();
-                    float::begin::<F32, 4>(self.own.part(part.flat), weight)
+                    float::begin(float, self.own.part(part.flat), weight)
                 }
-                Wire::Q8 => int::begin(&mut self.own_integers(&part)),
+                Form::Integers(levels) => int::begin(&mut self.own_integers(&part, levels)),
             };
             out.push(Segment {
                 phase: Phase::ScatterReduce,
@@ -39,15 +37,15 @@ impl Ring {
     /// One's own part is the sum, and nobody else wants the mean.
     fn finish_alone(&mut self, part: &Place) {
         let total = quant::weight_f32(self.config.total_weight);
-        match self.config.wire {
-            Wire::F32 => {
+        match Form::of(self.config.wire) {
+            Form::Floats(float) => {
                 let weight = self.own.weight();
                 let delta = self.own.part(part.flat.clone());
-                float::close_alone(delta, weight, total);
+                float::close_alone(float, delta, weight, total);
             }
-            Wire::Q8 => {
+            Form::Integers(levels) => {
                 let mut mean = std::mem::take(&mut self.mean);
-                let own = &mut self.own_integers(part);
+                let own = &mut self.own_integers(part, levels);
                 // Nothing came in that could be bad.
                 let _ = int::close(None, 0, own, total, &mut mean[part.flat.clone()]);
                 self.mean = mean;
@@ -87,13 +85,13 @@ impl Ring {
     /// A partial sum with one's own part added.
     fn add(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
         let part = self.part(s.chunk, s.segment);
-        match self.config.wire {
-            Wire::F32 => {
+        match Form::of(self.config.wire) {
+            Form::Floats(float) => {
                 let (weight, mut payload) = (self.own.weight(), s.payload);
-                float::add::<F32, 4>(&mut payload, self.own.part(part.flat), weight)?;
+                float::add(float, &mut payload, self.own.part(part.flat), weight)?;
                 Ok(payload)
             }
-            Wire::Q8 => int::add(&s.payload, s.step + 1, &mut self.own_integers(&part)),
+            Form::Integers(levels) => int::add(&s.payload, s.step + 1, &mut self.own_integers(&part, levels)),
         }
     }
 
@@ -101,15 +99,15 @@ impl Ring {
     fn close(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
         let part = self.part(s.chunk, s.segment);
         let total = quant::weight_f32(self.config.total_weight);
-        match self.config.wire {
-            Wire::F32 => {
+        match Form::of(self.config.wire) {
+            Form::Floats(float) => {
                 let (weight, mut payload) = (self.own.weight(), s.payload);
-                float::close::<F32, 4>(&mut payload, self.own.part(part.flat), weight, total)?;
+                float::close(float, &mut payload, self.own.part(part.flat), weight, total)?;
                 Ok(payload)
             }
-            Wire::Q8 => {
+            Form::Integers(levels) => {
                 let mut mean = std::mem::take(&mut self.mean);
-                let own = &mut self.own_integers(&part);
+                let own = &mut self.own_integers(&part, levels);
                 let to = &mut mean[part.flat.clone()];
                 let payload = int::close(Some(&s.payload), s.step + 1, own, total, to);
                 self.mean = mean;
@@ -118,15 +116,11 @@ impl Ring {
         }
     }
 
-    pub(super) fn take_all_gather(
-        &mut self,
-        mut s: Segment,
-        out: &mut Vec<Segment>,
-    ) -> Result<(), RingError> {
+    pub(super) fn take_all_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
         let flat = self.part(s.chunk, s.segment).flat;
-        let read = match self.config.wire {
-            Wire::F32 => float::read::<F32, 4>(&mut s.payload, self.own.part(flat)),
-            Wire::Q8 => int::read(&s.payload, &mut self.mean[flat]),
+        let read = match Form::of(self.config.wire) {
+            Form::Floats(float) => float::read(float, &s.payload, self.own.part(flat)),
+            Form::Integers(_) => int::read(&s.payload, &mut self.mean[flat]),
         };
         read.map_err(|BadElement(element)| RingError::Value {
             phase: s.phase,
@@ -157,11 +151,12 @@ impl Ring {
     }
 
     /// One's own part of a segment under its joined scales.
-    fn own_integers(&mut self, part: &Place) -> Own<'_> {
+    fn own_integers(&mut self, part: &Place, levels: Levels) -> Own<'_> {
         let scales = self.scales[part.chunk as usize].as_deref();
         let weight = self.own.weight();
         Own {
             weight,
+            levels,
             scales: scales.and_then(|s| s.get(part.blocks.clone())).unwrap_or(&[]),
             delta: self.own.part(part.flat.clone()),
         }

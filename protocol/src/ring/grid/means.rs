@@ -1,10 +1,10 @@
 //! The mean of a piece, made once by its owner, on its way along the column, then along the row.
 
 use super::GridRing;
-use super::sum::{Sum, bad_value, f32_bytes, finite, read_f32};
-use crate::job::spec::Wire;
+use super::sum::{Sum, bad_value, finite, read_floats};
 use crate::message::Phase;
-use crate::quant::{self, BLOCK, Q8};
+use crate::quant::{self, BLOCK, Form, Q8};
+use crate::ring::hop::float;
 use crate::ring::{RingError, Segment};
 use std::ops::Range;
 
@@ -14,12 +14,15 @@ impl GridRing {
         let total = quant::weight_f32(self.total_weight);
         let owned = self.shape.owned;
         match sum {
-            Sum::Float(mut mean) => {
+            Sum::Float(form, mut mean) => {
                 quant::divide_in_place(&mut mean, total);
+                let payload = float::encode(form, &mean);
+                // Not finite at worst, and then refused by the next.
+                let _ = float::read(form, &payload, &mut mean);
                 self.put_mean(owned, range, &mean);
-                f32_bytes(&mean)
+                payload
             }
-            Sum::Int(sum) => {
+            Sum::Int(_, sum) => {
                 let q8 = Q8::encode(&quant::mean(&sum, self.block_scales(owned, range), total));
                 self.put_mean(owned, range, &q8.decode());
                 self.keep_encoded(range, &q8);
@@ -39,17 +42,16 @@ impl GridRing {
         let range = self.shape.range(phase, s.chunk, segment);
         let in_column = phase == Phase::ColumnAllGather;
         let chunk = if in_column { self.shape.owned } else { s.chunk };
-        let values = match self.wire {
-            Wire::F32 => read_f32(&s.payload),
-            Wire::Q8 => {
+        let values = match Form::of(self.wire) {
+            Form::Floats(float) => read_floats(float, &s, range.len())?,
+            Form::Integers(_) => {
                 let q8 = Q8::from_bytes(&s.payload, range.len()).map_err(|_| bad_value(&s, 0))?;
                 if in_column {
                     self.keep_encoded(&range, &q8);
                 }
-                q8.decode()
+                finite(&s, q8.decode())?
             }
         };
-        let values = finite(&s, values)?;
         self.put_mean(chunk, &range, &values);
         if step < self.shape.last_step(phase) {
             out.push(Segment { step: step + 1, ..s });
@@ -70,9 +72,11 @@ impl GridRing {
         let start = self.shape.row.chunk(chunk).start;
         for g in 0..self.shape.segments(Phase::AllGather, chunk) {
             let range = self.shape.range(Phase::AllGather, chunk, g);
-            let payload = match self.wire {
-                Wire::F32 => f32_bytes(&self.mean[start + range.start..start + range.end]),
-                Wire::Q8 => Q8 {
+            let payload = match Form::of(self.wire) {
+                Form::Floats(float) => {
+                    float::encode(float, &self.mean[start + range.start..start + range.end])
+                }
+                Form::Integers(_) => Q8 {
                     integers: self.encoded.integers[range.clone()].to_vec(),
                     scales: self.encoded.scales[range.start / BLOCK..range.end.div_ceil(BLOCK)].to_vec(),
                 }

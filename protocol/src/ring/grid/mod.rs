@@ -16,18 +16,18 @@ use super::{Axis, Contribution, Grid, Plan, Reduced, RingError, Segment};
 use crate::job::spec::Wire;
 use crate::message::Phase;
 use crate::pack;
-use crate::quant::{self, Q8};
+use crate::quant::{self, Form, Q8};
 use shape::Shape;
 use std::collections::BTreeSet;
 use sum::Sum;
 
-const PHASES_F32: &[Phase] = &[
+const PHASES_FLOATS: &[Phase] = &[
     Phase::ScatterReduce,
     Phase::ColumnScatterReduce,
     Phase::ColumnAllGather,
     Phase::AllGather,
 ];
-const PHASES_Q8: &[Phase] = &[
+const PHASES_INTEGERS: &[Phase] = &[
     Phase::ScaleReduce,
     Phase::ColumnScaleReduce,
     Phase::ColumnScaleGather,
@@ -46,13 +46,13 @@ pub struct GridRing {
     total_weight: u64,
     delta: Vec<f32>,
     weight: f32,
-    /// Block maxima joined so far, and block scales once joined over the whole grid, by row chunk (q8).
+    /// Block maxima joined so far, and block scales once joined over the whole grid, by row chunk (integers).
     maxima: Vec<Vec<f32>>,
     scales: Vec<Option<Vec<f32>>>,
     /// The row's sum of the chunk this slot owns, and which of its segments are there.
     row_sum: Sum,
     mean: Vec<f32>,
-    /// The owned chunk's mean as it travels (q8).
+    /// The owned chunk's mean as it travels (integers).
     encoded: Q8,
     left: Left,
     seen: BTreeSet<(Phase, u32, u32)>,
@@ -77,33 +77,30 @@ impl GridRing {
         let shape = Shape::new(plan, grid, slot);
         let (row, owned) = (shape.row, shape.owned);
         let (delta, weight) = own.into_parts();
-        let phases = match plan.wire {
-            Wire::F32 => PHASES_F32,
-            Wire::Q8 => PHASES_Q8,
+        let phases = match Form::of(plan.wire) {
+            Form::Floats(_) => PHASES_FLOATS,
+            Form::Integers(_) => PHASES_INTEGERS,
         };
         let maxima = (0..grid.columns)
-            .map(|c| match plan.wire {
-                Wire::F32 => Vec::new(),
-                Wire::Q8 => quant::block_absmax(&delta[row.chunk(c)], weight),
+            .map(|c| match Form::of(plan.wire) {
+                Form::Floats(_) => Vec::new(),
+                Form::Integers(_) => quant::block_absmax(&delta[row.chunk(c)], weight),
             })
             .collect();
         let len = row.chunk(owned).len();
+        let encoded = match Form::of(plan.wire) {
+            Form::Floats(_) => Q8::default(),
+            Form::Integers(_) => Q8 {
+                integers: vec![0; len],
+                scales: vec![0.0; quant::blocks(len)],
+            },
+        };
         Self {
             maxima,
             scales: vec![None; grid.columns as usize],
-            row_sum: Sum::zeros(plan.wire, len),
+            row_sum: Sum::zeros(Form::of(plan.wire), len),
             mean: vec![0.0; plan.elements],
-            encoded: Q8 {
-                integers: vec![0; if plan.wire == Wire::Q8 { len } else { 0 }],
-                scales: vec![
-                    0.0;
-                    if plan.wire == Wire::Q8 {
-                        quant::blocks(len)
-                    } else {
-                        0
-                    }
-                ],
-            },
+            encoded,
             left: Left {
                 row_maxima: row.segments(Phase::ScaleReduce, owned),
                 column_maxima: shape.piece_segments(Phase::ColumnScaleGather),
@@ -124,9 +121,9 @@ impl GridRing {
     /// Sends what needs nothing from others.
     pub fn start(&mut self, out: &mut Vec<Segment>) {
         let chunk = self.shape.column;
-        match self.wire {
-            Wire::F32 => self.start_chunk(chunk, out),
-            Wire::Q8 => self.send_maxima(Phase::ScaleReduce, chunk, out),
+        match Form::of(self.wire) {
+            Form::Floats(_) => self.start_chunk(chunk, out),
+            Form::Integers(_) => self.send_maxima(Phase::ScaleReduce, chunk, out),
         }
     }
 
@@ -153,14 +150,17 @@ impl GridRing {
         })
     }
 
-    /// What rounding left over under the joined scales; zeros for f32.
+    /// What rounding left over under the joined scales; zeros for floats.
     fn residual(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.delta.len()];
+        let Form::Integers(levels) = Form::of(self.wire) else {
+            return out;
+        };
         for (c, scales) in (0u32..).zip(&self.scales) {
             let Some(scales) = scales else { continue };
             let chunk = self.shape.row.chunk(c);
             let delta = &self.delta[chunk.clone()];
-            let integers = quant::quantise(delta, self.weight, scales);
+            let integers = quant::quantise(delta, self.weight, scales, levels);
             out[chunk].copy_from_slice(&quant::residual(delta, self.weight, &integers, scales));
         }
         out
@@ -170,7 +170,7 @@ impl GridRing {
     #[must_use]
     pub fn waits_along(&self) -> Axis {
         let left = &self.left;
-        let scales = self.wire == Wire::Q8;
+        let scales = matches!(Form::of(self.wire), Form::Integers(_));
         let stages = [
             (scales && left.row_maxima > 0, Axis::Row),
             (scales && left.column_maxima > 0, Axis::Column),
@@ -196,9 +196,9 @@ impl GridRing {
             segment,
             ..
         } = *s;
-        let phases = match self.wire {
-            Wire::F32 => PHASES_F32,
-            Wire::Q8 => PHASES_Q8,
+        let phases = match Form::of(self.wire) {
+            Form::Floats(_) => PHASES_FLOATS,
+            Form::Integers(_) => PHASES_INTEGERS,
         };
         let expected = phases.contains(&phase)
             && step <= self.shape.last_step(phase)
@@ -232,19 +232,23 @@ impl GridRing {
 
     fn payload_len(&self, s: &Segment) -> usize {
         let units = self.shape.range(s.phase, s.chunk, s.segment).len();
-        match (self.wire, s.phase) {
-            (Wire::Q8, Phase::ScatterReduce | Phase::ColumnScatterReduce) => {
-                pack::packed_len(units, pack::width(self.shape.contributions(s.phase, s.step)))
+        match (Form::of(self.wire), s.phase) {
+            (Form::Integers(levels), Phase::ScatterReduce | Phase::ColumnScatterReduce) => {
+                let contributions = self.shape.contributions(s.phase, s.step);
+                pack::packed_len(units, pack::width(levels, contributions))
             }
-            (Wire::Q8, Phase::AllGather | Phase::ColumnAllGather) => Q8::byte_len(units),
-            _ => units * 4,
+            (Form::Integers(_), Phase::AllGather | Phase::ColumnAllGather) => Q8::byte_len(units),
+            (Form::Integers(_), _) => units * 4,
+            (Form::Floats(float), _) => units * float.bytes(),
         }
     }
 
     /// Whether what the segment is added to is there.
     fn is_ready(&self, s: &Segment) -> bool {
         match s.phase {
-            Phase::ScatterReduce => self.wire == Wire::F32 || self.scales[s.chunk as usize].is_some(),
+            Phase::ScatterReduce => {
+                matches!(Form::of(self.wire), Form::Floats(_)) || self.scales[s.chunk as usize].is_some()
+            }
             Phase::ColumnScaleReduce => self.left.row_maxima == 0,
             Phase::ColumnScatterReduce => self.left.row_sum == 0,
             Phase::ScaleReduce

@@ -1,9 +1,10 @@
 //! Block maxima, joined along the row, then along the column.
 
 use super::GridRing;
-use super::sum::{f32_bytes, read_maxima};
+use super::sum::read_maxima;
 use crate::message::Phase;
-use crate::quant;
+use crate::quant::{self, Float, Form};
+use crate::ring::hop::float;
 use crate::ring::{RingError, Segment};
 
 impl GridRing {
@@ -57,7 +58,9 @@ impl GridRing {
     }
 
     fn join_scales(&mut self, chunk: u32, out: &mut Vec<Segment>) {
-        self.scales[chunk as usize] = Some(quant::scales(&self.maxima[chunk as usize]));
+        if let Form::Integers(levels) = Form::of(self.wire) {
+            self.scales[chunk as usize] = Some(quant::scales(&self.maxima[chunk as usize], levels));
+        }
         if chunk == self.shape.column {
             self.start_chunk(chunk, out);
         }
@@ -78,7 +81,7 @@ impl GridRing {
             payload: Vec::new(),
         };
         let (row_chunk, range) = self.shape.blocks(&s);
-        s.payload = f32_bytes(&self.maxima[row_chunk as usize][range]);
+        s.payload = float::encode(Float::F32, &self.maxima[row_chunk as usize][range]);
         out.push(s);
     }
 }

@@ -2,9 +2,8 @@
 
 use super::GridRing;
 use super::sum::Sum;
-use crate::job::spec::Wire;
 use crate::message::Phase;
-use crate::quant::{self, BLOCK};
+use crate::quant::{BLOCK, Form};
 use crate::ring::{RingError, Segment};
 use std::ops::Range;
 
@@ -21,17 +20,12 @@ impl GridRing {
         let range = self.shape.range(Phase::ScatterReduce, chunk, g);
         let start = self.shape.row.chunk(chunk).start;
         let flat = start + range.start..start + range.end;
-        match self.wire {
-            Wire::F32 => Sum::Float(quant::weigh(&self.delta[flat], self.weight)),
-            Wire::Q8 => {
-                let scales = self.block_scales(chunk, &range);
-                Sum::Int(quant::widen(&quant::quantise(
-                    &self.delta[flat],
-                    self.weight,
-                    scales,
-                )))
-            }
-        }
+        Sum::own(
+            Form::of(self.wire),
+            &self.delta[flat],
+            self.weight,
+            self.block_scales(chunk, &range),
+        )
     }
 
     pub(super) fn block_scales(&self, chunk: u32, range: &Range<usize>) -> &[f32] {
@@ -84,7 +78,12 @@ impl GridRing {
 
     fn read_sum(&self, s: &Segment) -> Result<Sum, RingError> {
         let units = self.shape.range(s.phase, s.chunk, s.segment).len();
-        Sum::read(self.wire, s, self.shape.contributions(s.phase, s.step), units)
+        Sum::read(
+            Form::of(self.wire),
+            s,
+            self.shape.contributions(s.phase, s.step),
+            units,
+        )
     }
 
     fn sum_segment(&self, phase: Phase, step: u32, chunk: u32, segment: u32, sum: &Sum) -> Segment {

@@ -2,7 +2,7 @@
 
 use super::{BadElement, bits};
 use crate::pack;
-use crate::quant::{BLOCK, Q8, Q8_MAX, blocks};
+use crate::quant::{BLOCK, Levels, Q8, Q8_MAX, blocks};
 use crate::wide::wide;
 
 /// 1.5·2^23: adding it to a number within ±2^22 leaves its nearest integer, ties to even, in the low bits.
@@ -13,13 +13,14 @@ pub(in crate::ring) struct Own<'a> {
     /// Δ; becomes what rounding left over.
     pub(in crate::ring) delta: &'a mut [f32],
     pub(in crate::ring) weight: f32,
+    pub(in crate::ring) levels: Levels,
     /// One scale a block.
     pub(in crate::ring) scales: &'a [f32],
 }
 
 /// The first sum of a chunk: one's own integers.
 pub(in crate::ring) fn begin(own: &mut Own<'_>) -> Vec<u8> {
-    let width = pack::width(1);
+    let width = pack::width(own.levels, 1);
     let mut payload = vec![0; pack::packed_len(own.delta.len(), width)];
     wide(|| {
         let mut sums = [0; BLOCK];
@@ -37,7 +38,10 @@ pub(in crate::ring) fn add(
     contributions: u32,
     own: &mut Own<'_>,
 ) -> Result<Vec<u8>, BadElement> {
-    let (came, goes) = (pack::width(contributions), pack::width(contributions + 1));
+    let (came, goes) = (
+        pack::width(own.levels, contributions),
+        pack::width(own.levels, contributions + 1),
+    );
     let mut out = vec![0; pack::packed_len(own.delta.len(), goes)];
     wide(|| {
         let mut sums = [0; BLOCK];
@@ -60,7 +64,7 @@ pub(in crate::ring) fn close(
     total: f32,
     mean: &mut [f32],
 ) -> Result<Vec<u8>, BadElement> {
-    let came = pack::width(contributions);
+    let came = pack::width(own.levels, contributions);
     let n = own.delta.len();
     let mut out = vec![0; Q8::byte_len(n)];
     let (integers, scales) = out.split_at_mut(n);
@@ -93,7 +97,7 @@ pub(in crate::ring) fn close(
 fn encode(values: &mut [f32], integers: &mut [u8]) -> f32 {
     let scale = absmax(values, 1.0) / Q8_MAX as f32;
     for (v, to) in values.iter_mut().zip(integers) {
-        let q = nearest(*v, scale);
+        let q = nearest(*v, scale, Q8_MAX as f32);
         *to = q as u8;
         *v = q as f32 * scale;
     }
@@ -166,13 +170,14 @@ impl Own<'_> {
     #[inline(always)]
     fn add(&mut self, b: usize, sums: &mut [i32; BLOCK], start: Start) -> usize {
         let (range, scale, weight) = (self.block(b), self.scales[b], self.weight);
+        let most = self.levels.max() as f32;
         let delta = &mut self.delta[range];
         if matches!(start, Start::Zero) {
             *sums = [0; BLOCK];
         }
         for (d, sum) in delta.iter_mut().zip(sums) {
             let value = *d * weight;
-            let q = nearest(value, scale);
+            let q = nearest(value, scale, most);
             *sum += q;
             // A member of weight 0 contributed nothing and keeps its whole Δ.
             let left = (value - q as f32 * scale) / weight;
@@ -203,7 +208,7 @@ impl Own<'_> {
                 return Err(BadElement(self.delta.len()));
             }
         }
-        let bound = pack::bound(contributions);
+        let bound = pack::bound(self.levels, contributions);
         let most = sums.iter().fold(0u32, |m, s| m.max(s.unsigned_abs()));
         if most > bound as u32 {
             let at = sums.iter().position(|s| s.unsigned_abs() > bound as u32);
@@ -229,10 +234,9 @@ fn block_bytes(payload: &mut [u8], b: usize, width: u32) -> &mut [u8] {
     &mut payload[b * bytes..end]
 }
 
-/// value / scale rounded half to even, within ±127; 0 under a zero scale.
+/// value / scale rounded half to even, within ±bound; 0 under a zero scale.
 #[inline(always)]
-fn nearest(value: f32, scale: f32) -> i32 {
-    let bound = Q8_MAX as f32;
+fn nearest(value: f32, scale: f32, bound: f32) -> i32 {
     let ratio = value / scale;
     // Zero by zero is no number.
     let ratio = if ratio.is_nan() || scale == 0.0 {

@@ -3,7 +3,7 @@
 use super::{SEGMENT, parts};
 use crate::job::spec::Wire;
 use crate::message::Phase;
-use crate::quant::{self, Q8};
+use crate::quant::{self, Form, Levels, Q8};
 use crate::ring::{
     Axis, Contribution, Grid, Layout, Machine, Part, Plan, Reduced, RingError, Schedule, Segment, replay_in,
 };
@@ -73,7 +73,7 @@ fn same_bits(a: &[f32], b: &[f32]) -> bool {
 
 #[test]
 fn every_slot_ends_with_the_replayed_bits() {
-    for wire in [Wire::F32, Wire::Q8] {
+    for wire in Wire::ALL {
         for (n, rows, columns, l) in [
             (4, 2, 2, 1),
             (4, 2, 2, 5_000),
@@ -100,10 +100,19 @@ fn every_slot_ends_with_the_replayed_bits() {
 
 #[test]
 fn the_f32_sum_has_the_stated_order() {
+    has_the_stated_order(Wire::F32, |v| v);
+}
+
+#[test]
+fn the_bf16_sum_is_rounded_where_it_travels() {
+    has_the_stated_order(Wire::Bf16, |v| half::bf16::from_f32(v).to_f32());
+}
+
+fn has_the_stated_order(wire: Wire, travels: impl Fn(f32) -> f32) {
     let (rows, columns, l) = (3u32, 4u32, 9_001);
     let layout = layout(11, rows, columns);
     let p = parts(11, l, 5);
-    let (results, _) = run(layout, &mut machines(layout, &p, Wire::F32), 1);
+    let (results, _) = run(layout, &mut machines(layout, &p, wire), 1);
     let schedule = Schedule {
         slots: columns,
         elements: l,
@@ -122,12 +131,14 @@ fn the_f32_sum_has_the_stated_order() {
             let piece = quant::chunk_range(crate::ids::ChunkIndex(k), rows, blocks);
             for e in (chunk.start + piece.start * 256)..(chunk.start + piece.end * 256).min(chunk.end) {
                 let row_sum = |row: u32| {
-                    (1..columns).fold(value(row, c, e), |sum, i| sum + value(row, (c + i) % columns, e))
+                    (1..columns).fold(value(row, c, e), |sum, i| {
+                        travels(sum) + value(row, (c + i) % columns, e)
+                    })
                 };
-                let sum = (1..rows).fold(row_sum(k), |sum, i| sum + row_sum((k + i) % rows));
+                let sum = (1..rows).fold(row_sum(k), |sum, i| travels(sum) + row_sum((k + i) % rows));
                 assert_eq!(
                     results[0].mean[e].to_bits(),
-                    (sum / total).to_bits(),
+                    travels(sum / total).to_bits(),
                     "chunk {c} piece {k} element {e}"
                 );
             }
@@ -136,12 +147,17 @@ fn the_f32_sum_has_the_stated_order() {
 }
 
 #[test]
-fn the_q8_integers_are_those_of_the_flat_ring_with_as_many_chunks() {
-    // Scales are shared by block of a row chunk and sums are exact: the mean follows from the parts alone.
+fn the_integers_are_those_of_the_flat_ring_with_as_many_chunks() {
+    integers_are_those_of_the_flat_ring(Wire::Q8, Levels::Q8);
+    integers_are_those_of_the_flat_ring(Wire::Q4, Levels::Q4);
+}
+
+/// Scales are shared by block of a row chunk and sums are exact: the mean follows from the parts alone.
+fn integers_are_those_of_the_flat_ring(wire: Wire, levels: Levels) {
     let (rows, columns, l) = (2u32, 3u32, 6_000);
     let layout = layout(6, rows, columns);
     let p = parts(6, l, 9);
-    let (results, _) = run(layout, &mut machines(layout, &p, Wire::Q8), 1);
+    let (results, _) = run(layout, &mut machines(layout, &p, wire), 1);
     let schedule = Schedule {
         slots: columns,
         elements: l,
@@ -157,12 +173,12 @@ fn the_q8_integers_are_those_of_the_flat_ring_with_as_many_chunks() {
                 &quant::block_absmax(&x.delta[chunk.clone()], x.weight as f32),
             );
         }
-        let scales = quant::scales(&max);
+        let scales = quant::scales(&max, levels);
         let mut sum = vec![0; chunk.len()];
         for x in &p {
             quant::add_integers(
                 &mut sum,
-                &quant::quantise(&x.delta[chunk.clone()], x.weight as f32, &scales),
+                &quant::quantise(&x.delta[chunk.clone()], x.weight as f32, &scales, levels),
             );
         }
         let mean = Q8::encode(&quant::mean(&sum, &scales, total)).decode();
@@ -172,17 +188,18 @@ fn the_q8_integers_are_those_of_the_flat_ring_with_as_many_chunks() {
 
 #[test]
 fn a_grid_sends_the_rings_bytes() {
-    // 2(N−1)/N·L·4 for every member, to within a block of the pieces and an element of the chunks.
-    for (rows, columns) in [(2, 2), (4, 8), (8, 8), (5, 20)] {
+    // 2(N−1)/N·L·4 (bf16: ·2) for every member, to within a block of the pieces and an element of the chunks.
+    let shapes = [(2, 2), (4, 8), (8, 8), (5, 20)].map(|shape| (Wire::F32, 4, shape));
+    for (wire, size, (rows, columns)) in shapes.into_iter().chain([(Wire::Bf16, 2, (4, 8))]) {
         let n = rows * columns;
         let l = 200_000;
         let layout = layout(n, rows, columns);
         let p = parts(n as usize, l, 4);
-        let (_, bytes) = run(layout, &mut machines(layout, &p, Wire::F32), 5);
-        let theory = 2.0 * f64::from(n - 1) / f64::from(n) * l as f64 * 4.0;
+        let (_, bytes) = run(layout, &mut machines(layout, &p, wire), 5);
+        let theory = 2.0 * f64::from(n - 1) / f64::from(n) * l as f64 * size as f64;
         assert_eq!(
             bytes.iter().sum::<usize>(),
-            2 * (n as usize - 1) * l * 4,
+            2 * (n as usize - 1) * l * size,
             "all members"
         );
         for sent in bytes {
@@ -263,6 +280,13 @@ fn what_the_schedule_does_not_expect_is_refused() {
     ));
 }
 
+fn level(wire: Wire) -> i32 {
+    match Form::of(wire) {
+        Form::Integers(levels) => levels.max(),
+        Form::Floats(_) => 0,
+    }
+}
+
 fn ring_takes(machine: &mut Machine, s: Segment) -> bool {
     machine.receive(s, &mut Vec::new()).is_ok()
 }
@@ -271,8 +295,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn any_grid_is_its_replay(n in 4u32..40, l in 0usize..4_000, seed in 0u64..1_000, q8 in 0u8..2) {
-        let wire = if q8 == 1 { Wire::Q8 } else { Wire::F32 };
+    fn any_grid_is_its_replay(n in 4u32..40, l in 0usize..4_000, seed in 0u64..1_000, wire in proptest::sample::select(Wire::ALL.to_vec())) {
         let layout = Layout::for_members(n, 3);
         let p = parts(n as usize, l, seed);
         let (results, _) = run(layout, &mut machines(layout, &p, wire), seed);
@@ -280,9 +303,14 @@ proptest! {
         for r in &results {
             prop_assert!(same_bits(&r.mean, &expected));
         }
-        // Near the exact mean: the f32 sum within rounding, q8 within half a scale of each contribution and of the mean.
+        // Near the exact mean: floats within the rounding of each hop, integers within half a scale of each contribution and
+        // of the mean.
         let total: f64 = p.iter().map(|x| x.weight as f64).sum();
-        let bound = if wire == Wire::Q8 { 100.0 / 127.0 * f64::from(n) / total + 0.01 } else { 1e-5 };
+        let bound = match wire {
+            Wire::F32 => 1e-5,
+            Wire::Bf16 => f64::from(n) / 256.0,
+            Wire::Q8 | Wire::Q4 => 100.0 / f64::from(level(wire)) * f64::from(n) / total + 0.01,
+        };
         for (e, mean) in expected.iter().enumerate() {
             let exact: f64 = p.iter().map(|x| f64::from(x.delta[e]) * x.weight as f64).sum::<f64>() / total;
             prop_assert!((f64::from(*mean) - exact).abs() <= bound, "element {} {} {}", e, mean, exact);
