@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::scenario::{self, Scenario, Set};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -59,12 +60,44 @@ pub(crate) struct RunArgs {
 /// `testnet faults`.
 #[derive(Debug, Args)]
 pub(crate) struct FaultArgs {
-    /// Scenarios to run [default: all]
+    /// Scenarios to run [default: those on loopback]
     #[arg(value_name = "SCENARIO")]
     pub(crate) names: Vec<String>,
+    /// The short ones in network namespaces (Linux, root)
+    #[arg(long, conflicts_with_all = ["names", "all"])]
+    pub(crate) quick: bool,
+    /// Every one
+    #[arg(long, conflicts_with = "names")]
+    pub(crate) all: bool,
+    /// End with one JSON array on the last line of standard output
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Only list them
     #[arg(long)]
     pub(crate) list: bool,
+}
+
+impl FaultArgs {
+    /// The scenarios asked for that exist.
+    pub(crate) fn chosen(&self) -> Vec<&'static Scenario> {
+        let wanted = |s: &&Scenario| {
+            if self.names.is_empty() {
+                self.all || (s.set == Set::Quick) == self.quick && s.set != Set::Long
+            } else {
+                self.names.iter().any(|name| name == s.name)
+            }
+        };
+        scenario::ALL.iter().filter(wanted).collect()
+    }
+
+    /// Names that no scenario has.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = &str> {
+        let known = |name: &&str| scenario::ALL.iter().any(|s| s.name == *name);
+        self.names
+            .iter()
+            .map(String::as_str)
+            .filter(move |name| !known(name))
+    }
 }
 
 /// `testnet sim`.

@@ -1,8 +1,8 @@
 //! The job file: found, changed by the command line, checked, submitted.
 
+use crate::node::Api;
 use anyhow::{Context, bail};
 use gym_protocol::job::spec::JobFile;
-use hanzod::api::Client;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ impl Job {
     }
 
     /// Submits it to an orchestrator, which adds model and questions to its content store. Gives the job's id.
-    pub(crate) fn submit(&self, orchestrator: &Client) -> anyhow::Result<String> {
+    pub(crate) fn submit(&self, orchestrator: &Api) -> anyhow::Result<String> {
         let answer = orchestrator.post("/v1/jobs", &json!({ "file": self.text, "base": self.base }))?;
         Ok(answer["job"]
             .as_str()

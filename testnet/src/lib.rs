@@ -11,6 +11,7 @@ mod event;
 mod folder;
 pub mod interrupt;
 mod job;
+pub mod netlab;
 pub mod network;
 pub mod node;
 mod output;

@@ -2,10 +2,12 @@
 
 use crate::folder::RunFolder;
 use crate::interrupt::Interrupt;
+use crate::netlab::Space;
 use crate::node::{NodeProcess, NodeSpec, Program};
 use anyhow::{Context, bail};
 use hanzod::role::Role;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,8 @@ pub struct Network {
     interrupt: Interrupt,
     bootstrap: String,
     nodes: Vec<NodeProcess>,
+    /// Namespaces for the nodes to come.
+    spaces: VecDeque<Space>,
 }
 
 impl Network {
@@ -29,10 +33,11 @@ impl Network {
     /// # Errors
     /// What the node says.
     pub fn found(program: Program, folder: RunFolder, interrupt: Interrupt) -> anyhow::Result<Self> {
-        Self::found_with(program, folder, interrupt, &[])
+        Self::found_with(program, folder, interrupt, &[], &[])
     }
 
-    /// The same with constants of the genesis file changed: (line of the template, line in its place).
+    /// The same with constants of the genesis file changed: (line of the template, line in its place), and nodes in
+    /// `spaces`, in order, while there are any.
     ///
     /// # Errors
     /// What the node says; a line that the template has not.
@@ -41,6 +46,7 @@ impl Network {
         folder: RunFolder,
         interrupt: Interrupt,
         constants: &[(&str, &str)],
+        spaces: &[Space],
     ) -> anyhow::Result<Self> {
         let genesis = folder.genesis();
         let args: [&std::ffi::OsStr; 6] = [
@@ -61,6 +67,7 @@ impl Network {
             interrupt,
             bootstrap: String::new(),
             nodes: Vec::new(),
+            spaces: spaces.iter().cloned().collect(),
         };
         let mut node = this.init(NodeSpec::new("bootstrap", Role::Bootstrap))?;
         node.start()?;
@@ -196,8 +203,9 @@ impl Network {
         self.nodes.iter_mut().for_each(NodeProcess::wait_stopped);
     }
 
-    fn init(&self, spec: NodeSpec) -> anyhow::Result<NodeProcess> {
+    fn init(&mut self, mut spec: NodeSpec) -> anyhow::Result<NodeProcess> {
         let home = self.folder.home(&spec.name);
+        spec.space = self.spaces.pop_front();
         NodeProcess::init(&self.program, spec, &home, &self.folder.genesis())
     }
 }
@@ -212,7 +220,8 @@ fn address(node: &NodeProcess) -> anyhow::Result<String> {
             .into_iter()
             .flatten()
             .filter_map(Value::as_str);
-        if let Some(address) = listen.find(|a| a.starts_with("/ip4/127.0.0.1/tcp/")) {
+        let tcp = format!("/ip4/{}/tcp/", node.address());
+        if let Some(address) = listen.find(|a| a.starts_with(&tcp)) {
             let peer = format!("/p2p/{}", node.peer());
             return Ok(if address.ends_with(&peer) {
                 address.to_owned()
@@ -223,7 +232,7 @@ fn address(node: &NodeProcess) -> anyhow::Result<String> {
         std::thread::sleep(POLL);
     }
     bail!(
-        "the bootstrap node does not listen on loopback TCP; see {}",
+        "the bootstrap node does not listen on TCP; see {}",
         node.home().log().display()
     )
 }

@@ -1,6 +1,7 @@
 //! Follows a job on several nodes at once: a thread each asks for events and hands them to the one who watches.
 
 use crate::event::Event;
+use crate::netlab::Space;
 use crate::node::NodeProcess;
 use anyhow::Context;
 use hanzod::api::{Client, ClientError};
@@ -52,6 +53,7 @@ impl Watch {
             let follower = Follower {
                 node: node.name().to_owned(),
                 home: node.home().clone(),
+                space: node.space().cloned(),
                 job: job.to_owned(),
                 sender: sender.clone(),
                 stop: Arc::clone(&stop),
@@ -99,6 +101,7 @@ impl Drop for Watch {
 struct Follower {
     node: String,
     home: Home,
+    space: Option<Space>,
     job: String,
     sender: SyncSender<Told>,
     stop: Arc<AtomicBool>,
@@ -113,6 +116,10 @@ struct Batch {
 
 impl Follower {
     fn run(self) {
+        // A namespace that is gone has no node to ask.
+        if self.space.as_ref().is_some_and(|space| space.enter().is_err()) {
+            return;
+        }
         let mut after = 0;
         while !self.stop.load(Ordering::Relaxed) {
             match self.ask(after) {

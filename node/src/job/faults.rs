@@ -1,5 +1,6 @@
-//! Faults that a node is told to commit, for scenarios only (`hanzod run --fault KIND@ROUND`).
+//! Faults that a node is told to commit, for scenarios only (`hanzod run --fault KIND@ROUND`, `*` for any round).
 
+use gym_protocol::message::Phase;
 use std::str::FromStr;
 
 /// What goes wrong.
@@ -9,8 +10,18 @@ pub(crate) enum FaultKind {
     DieInTrain,
     /// The process kills itself when its delta is trained, before it commits.
     DieInCommit,
+    /// The process kills itself when its commitment is said, before a replica leaves.
+    DieInReplicate,
+    /// The process kills itself when its commit has its receipts, before it reveals.
+    DieInReveal,
     /// The process kills itself when it would send its first ring segment.
     DieInReduce,
+    /// The process kills itself when it would send its first segment of this step of this phase.
+    DieAt(Phase, u32),
+    /// The process kills itself when it has the mean, before it applies it.
+    DieInApply,
+    /// The process kills itself when it would attest.
+    DieInAttest,
     /// Training never ends.
     HangInTrain,
     /// Nothing is sent in the ring.
@@ -27,10 +38,14 @@ pub(crate) enum FaultKind {
     OtherState,
 }
 
-const NAMES: [(&str, FaultKind); 10] = [
+const NAMES: [(&str, FaultKind); 14] = [
     ("die-in-train", FaultKind::DieInTrain),
     ("die-in-commit", FaultKind::DieInCommit),
+    ("die-in-replicate", FaultKind::DieInReplicate),
+    ("die-in-reveal", FaultKind::DieInReveal),
     ("die-in-reduce", FaultKind::DieInReduce),
+    ("die-in-apply", FaultKind::DieInApply),
+    ("die-in-attest", FaultKind::DieInAttest),
     ("hang-in-train", FaultKind::HangInTrain),
     ("mute-in-reduce", FaultKind::MuteInReduce),
     ("wrong-round", FaultKind::WrongRound),
@@ -40,16 +55,30 @@ const NAMES: [(&str, FaultKind); 10] = [
     ("other-state", FaultKind::OtherState),
 ];
 
+/// What [`FaultKind::DieAt`] names begin with; phase and step follow.
+const DIE_AT: &str = "die-at-";
+const PHASES: [(&str, Phase); 8] = [
+    ("scale-reduce", Phase::ScaleReduce),
+    ("scale-gather", Phase::ScaleGather),
+    ("scatter-reduce", Phase::ScatterReduce),
+    ("all-gather", Phase::AllGather),
+    ("column-scale-reduce", Phase::ColumnScaleReduce),
+    ("column-scale-gather", Phase::ColumnScaleGather),
+    ("column-scatter-reduce", Phase::ColumnScatterReduce),
+    ("column-all-gather", Phase::ColumnAllGather),
+];
+
 /// A fault and the round it happens in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub(crate) kind: FaultKind,
-    pub(crate) round: u64,
+    /// Any round, where none is named.
+    pub(crate) round: Option<u64>,
 }
 
 /// A fault that does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no fault: KIND@ROUND, KIND one of {names}", names = NAMES.map(|(n, _)| n).join(", "))]
+#[error("`{0}` is no fault: KIND@ROUND, KIND one of {names}, {DIE_AT}PHASE-STEP", names = NAMES.map(|(n, _)| n).join(", "))]
 pub struct FaultError(String);
 
 impl FromStr for Fault {
@@ -58,12 +87,22 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, FaultError> {
         let fail = || FaultError(text.to_owned());
         let (name, round) = text.split_once('@').ok_or_else(fail)?;
-        let (_, kind) = NAMES.iter().find(|(n, _)| *n == name).ok_or_else(fail)?;
+        let known = NAMES.iter().find(|(n, _)| *n == name).map(|(_, kind)| *kind);
+        let round = match round {
+            "*" => None,
+            number => Some(number.parse().map_err(|_| fail())?),
+        };
         Ok(Self {
-            kind: *kind,
-            round: round.parse().map_err(|_| fail())?,
+            kind: known.or_else(|| die_at(name)).ok_or_else(fail)?,
+            round,
         })
     }
+}
+
+fn die_at(name: &str) -> Option<FaultKind> {
+    let (phase, step) = name.strip_prefix(DIE_AT)?.rsplit_once('-')?;
+    let (_, phase) = PHASES.iter().find(|(n, _)| *n == phase)?;
+    Some(FaultKind::DieAt(*phase, step.parse().ok()?))
 }
 
 /// The faults of this run.
@@ -72,7 +111,8 @@ pub(crate) struct Faults(pub(crate) Vec<Fault>);
 
 impl Faults {
     pub(crate) fn has(&self, kind: FaultKind, round: u64) -> bool {
-        self.0.contains(&Fault { kind, round })
+        let due = |f: &Fault| f.kind == kind && f.round.is_none_or(|r| r == round);
+        self.0.iter().any(due)
     }
 
     /// Ends the process as `kill -9` would, if this fault is due.
@@ -96,9 +136,13 @@ mod tests {
             fault,
             Fault {
                 kind: FaultKind::BadTag,
-                round: 3
+                round: Some(3)
             }
         );
+        let die: Fault = "die-at-scatter-reduce-2@*".parse().unwrap();
+        assert_eq!(die.kind, FaultKind::DieAt(Phase::ScatterReduce, 2));
+        let faults = Faults(vec![die]);
+        assert!(faults.has(die.kind, 7) && !faults.has(FaultKind::DieAt(Phase::ScatterReduce, 1), 7));
         let message = "bad@3".parse::<Fault>().unwrap_err().to_string();
         assert!(
             message.contains("bad-tag") && message.contains("KIND@ROUND"),

@@ -12,7 +12,7 @@ use crate::link::Damage;
 use crate::net::{PeerInfo, Standing};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{Action, Config, Event, Held, Member};
-use gym_protocol::message::{Link, LinkHeader};
+use gym_protocol::message::{Body, Link, LinkHeader, Phase};
 use gym_protocol::quant::SEGMENT;
 use serde_json::json;
 use std::path::PathBuf;
@@ -51,7 +51,10 @@ impl Service {
 
     pub(crate) fn member_action(&mut self, id: &CidBytes, action: Action) {
         match action {
-            Action::Publish(body) => self.publish(body, Vec::new()),
+            Action::Publish(body) => {
+                self.die_before_saying(&body);
+                self.publish(body, Vec::new());
+            }
             Action::Fetch(held) => self.fetch_state(id, held, Purpose::Member),
             Action::Train {
                 round,
@@ -99,6 +102,17 @@ impl Service {
             Action::Finished(standing) => {
                 tracing::info!(job = %id, "this worker's part is over: {standing:?}")
             }
+        }
+    }
+
+    fn die_before_saying(&self, body: &Body) {
+        if let Body::Reveal(reveal) = body
+            && reveal.member == self.tools.me()
+        {
+            self.tools.faults.die(FaultKind::DieInReveal, reveal.round.0);
+        }
+        if let Body::Attest(attest) = body {
+            self.tools.faults.die(FaultKind::DieInAttest, attest.round.0);
         }
     }
 
@@ -218,6 +232,7 @@ impl Service {
         cid: CidBytes,
         salt: Hash32,
     ) {
+        self.tools.faults.die(FaultKind::DieInReplicate, round.0);
         let Some((own, files)) = self.jobs.get(id).and_then(|j| j.commit.clone()) else {
             return;
         };
@@ -238,6 +253,9 @@ impl Service {
     fn send_segment(&mut self, to: &PeerBytes, mut header: LinkHeader, payload: Vec<u8>) {
         let (faults, round) = (&self.tools.faults, header.round);
         faults.die(FaultKind::DieInReduce, round);
+        if let Some(phase) = Phase::from_number(header.phase) {
+            faults.die(FaultKind::DieAt(phase, header.step), round);
+        }
         if faults.has(FaultKind::MuteInReduce, round) {
             return;
         }
@@ -262,6 +280,7 @@ impl Service {
     }
 
     fn apply(&mut self, id: &CidBytes, round: Round, manifest: Hash32, mut mean: Vec<f32>) {
+        self.tools.faults.die(FaultKind::DieInApply, round.0);
         if self.tools.faults.has(FaultKind::OtherState, round.0)
             && let Some(first) = mean.first_mut()
         {

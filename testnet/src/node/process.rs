@@ -1,13 +1,14 @@
 //! One node: its home, its process, and how it is started, killed and asked.
 
-use super::Program;
+use super::{Api, Program};
+use crate::netlab::Space;
 use anyhow::{Context, bail};
-use hanzod::api::Client;
 use hanzod::home::Home;
 use hanzod::role::Role;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct NodeSpec {
     pub faults: Vec<String>,
     /// Further arguments of `hanzod run`.
     pub args: Vec<String>,
+    /// The network namespace it runs in.
+    pub space: Option<Space>,
 }
 
 impl NodeSpec {
@@ -40,6 +43,7 @@ impl NodeSpec {
             role,
             faults: Vec::new(),
             args: Vec::new(),
+            space: None,
         }
     }
 
@@ -114,7 +118,8 @@ impl NodeProcess {
             bail!("{} is running", self.spec.name);
         }
         let console = self.open_console()?;
-        let mut command = self.program.child(self.home.root(), &self.arguments());
+        let space = self.spec.space.as_ref();
+        let mut command = self.program.child(self.home.root(), &self.arguments(), space);
         // Several nodes share this machine; one thread each computes, and results do not depend on its cores.
         command.env("RAYON_NUM_THREADS", "1");
         command.stdout(console.try_clone()?).stderr(console);
@@ -176,6 +181,18 @@ impl NodeProcess {
         &self.home
     }
 
+    /// The network namespace it runs in.
+    #[must_use]
+    pub fn space(&self) -> Option<&Space> {
+        self.spec.space.as_ref()
+    }
+
+    /// Where its peers reach it.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.space().map_or(Ipv4Addr::LOCALHOST, |space| space.address)
+    }
+
     /// Its process, while there is one.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
@@ -186,8 +203,8 @@ impl NodeProcess {
     ///
     /// # Errors
     /// When it is not running.
-    pub fn client(&self) -> anyhow::Result<Client> {
-        Client::connect(&self.home).with_context(|| self.spec.name.clone())
+    pub fn client(&self) -> anyhow::Result<Api> {
+        Api::connect(&self.home, self.space()).with_context(|| self.spec.name.clone())
     }
 
     /// How it ended, if it has.
@@ -310,8 +327,9 @@ impl NodeProcess {
         ]
         .map(String::from)
         .to_vec();
-        for listen in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
-            args.extend(["--listen".to_owned(), listen.to_owned()]);
+        let address = self.address();
+        for listen in ["tcp/0", "udp/0/quic-v1"] {
+            args.extend(["--listen".to_owned(), format!("/ip4/{address}/{listen}")]);
         }
         if let Some(address) = &self.bootstrap {
             args.extend(["--bootstrap".to_owned(), address.clone()]);

@@ -1,6 +1,7 @@
 //! The program that children run.
 
 use super::entry::{CHILD, ENTRY};
+use crate::netlab::Space;
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ impl Program {
     /// When it fails, with its last error.
     pub fn run<S: AsRef<OsStr>>(&self, home: &Path, args: &[S]) -> anyhow::Result<String> {
         let done = self
-            .command(home, args)
+            .command(home, args, None)
             .stdin(Stdio::null())
             .output()
             .context("starting the node's command")?;
@@ -63,16 +64,24 @@ impl Program {
     }
 
     /// A child that ends with this process: the caller gives it a pipe as standard input.
-    pub(super) fn child<S: AsRef<OsStr>>(&self, home: &Path, args: &[S]) -> Command {
-        let mut command = self.command(home, args);
+    pub(super) fn child<S: AsRef<OsStr>>(&self, home: &Path, args: &[S], space: Option<&Space>) -> Command {
+        let mut command = self.command(home, args, space);
         command.env(CHILD, "1").stdin(Stdio::piped());
         command
     }
 
     /// A command of the node's, in a process group of its own: Ctrl-C at the terminal reaches the parent alone, which
     /// then ends its children in order.
-    fn command<S: AsRef<OsStr>>(&self, home: &Path, args: &[S]) -> Command {
-        let mut command = Command::new(&self.exe);
+    fn command<S: AsRef<OsStr>>(&self, home: &Path, args: &[S], space: Option<&Space>) -> Command {
+        let mut command = match space {
+            // `ip` becomes the node: the process that is started is the one to signal.
+            Some(space) => {
+                let mut ip = Command::new("ip");
+                ip.args(["netns", "exec", &space.name]).arg(&self.exe);
+                ip
+            }
+            None => Command::new(&self.exe),
+        };
         command.arg(ENTRY).args(args).arg("--home").arg(home);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with(NODE_VARIABLES) {

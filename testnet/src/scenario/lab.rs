@@ -1,26 +1,40 @@
 //! A small network with one small job, and what a scenario may ask of it.
 
-use super::{Stage, assets};
+use super::assets::JobShape;
+use super::{Recovery, Stage, assets};
 use crate::board::Board;
 use crate::event::{Closed, Kind};
 use crate::job::Job;
+use crate::netlab::{Links, Netlab};
 use crate::network::Network;
 use crate::node::{NodeProcess, NodeSpec};
+use crate::output::complain;
 use crate::watch::{Told, Watch};
 use anyhow::{Context, bail, ensure};
 use hanzod::role::Role;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// Workers of a scenario: three of four are more than two thirds, so one may be missing.
-pub(super) const WORKERS: usize = 4;
 /// How long a job may take.
 const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(100);
+/// The same where times are measured.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// What a scenario starts with. Of four workers three are more than two thirds, so one may be missing.
+pub(super) struct Plan<'a> {
+    pub(super) job: JobShape,
+    /// A worker and the fault it commits.
+    pub(super) faults: &'a [(&'a str, &'a str)],
+    /// Constants of the network that are changed.
+    pub(super) constants: &'a [(&'a str, &'a str)],
+}
 
 /// A running network with a submitted job.
 pub(super) struct Lab {
     pub(super) network: Network,
+    /// The links between its nodes, where they are in namespaces; after `network`, so that nodes end first.
+    pub(super) links: Option<Netlab>,
     pub(super) board: Board,
     /// Everything that was told.
     pub(super) told: Vec<Told>,
@@ -42,27 +56,49 @@ impl Lab {
         fault: &str,
         constants: &[(&str, &str)],
     ) -> anyhow::Result<Self> {
+        let faults = [(victim, fault)];
+        let plan = Plan {
+            job: JobShape::of(rounds),
+            faults: if fault.is_empty() { &[] } else { &faults },
+            constants,
+        };
+        Self::begin(stage, &plan, None)
+    }
+
+    /// Every node in a network namespace, with emulated links between them; `None` where the system allows none.
+    pub(super) fn start_among(stage: &Stage, plan: &Plan<'_>, links: Links) -> anyhow::Result<Option<Self>> {
+        let members = plan.job.workers + 2;
+        match Netlab::start(members, links, &format!("gym{}-", std::process::id()))? {
+            Ok(netlab) => Self::begin(stage, plan, Some(netlab)).map(Some),
+            Err(why) => {
+                complain(&format!("SKIPPED: no network namespaces here: {why}"));
+                Ok(None)
+            }
+        }
+    }
+
+    fn begin(stage: &Stage, plan: &Plan<'_>, links: Option<Netlab>) -> anyhow::Result<Self> {
+        let JobShape { rounds, workers, .. } = plan.job;
         assets::write(stage.folder.root())?;
         let mut network = Network::found_with(
             stage.program.clone(),
             stage.folder.clone(),
             stage.interrupt.clone(),
-            constants,
+            plan.constants,
+            links.as_ref().map_or(&[], Netlab::spaces),
         )?;
         let worker = |i: usize| {
             let name = format!("worker-{i}");
-            let spec = NodeSpec::new(&name, Role::Worker);
-            if name == victim && !fault.is_empty() {
+            let its = plan.faults.iter().filter(|(victim, _)| *victim == name);
+            its.fold(NodeSpec::new(&name, Role::Worker), |spec, (_, fault)| {
                 spec.fault(fault)
-            } else {
-                spec
-            }
+            })
         };
         let mut specs = vec![NodeSpec::new("orchestrator", Role::Orchestrator)];
-        specs.extend((1..=WORKERS).map(worker));
+        specs.extend((1..=workers).map(worker));
         network.start(specs)?;
-        network.wait_met("orchestrator", WORKERS)?;
-        let job = Job::parse(&assets::job_text(rounds), stage.folder.root().to_path_buf())?;
+        network.wait_met("orchestrator", workers)?;
+        let job = Job::parse(&assets::job_of(plan.job), stage.folder.root().to_path_buf())?;
         let id = job.submit(&network.node("orchestrator")?.client()?)?;
         let watched = network.nodes().iter().filter(|n| n.role() != Role::Bootstrap);
         let watch = Watch::start(&id, watched)?;
@@ -70,6 +106,7 @@ impl Lab {
         let board = Board::new(rounds, job.file.schedule.aggregate_interval, names);
         Ok(Self {
             network,
+            links,
             board,
             told: Vec::new(),
             watch,
@@ -101,6 +138,137 @@ impl Lab {
             self.board.take(&told.node, &told.event);
             self.told.push(told);
         }
+        Ok(())
+    }
+
+    /// Follows the job until `enough`, which sees the lab after every event and now and then between.
+    pub(super) fn follow_until(
+        &mut self,
+        what: &str,
+        mut enough: impl FnMut(&mut Self) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let until = Instant::now() + LIMIT;
+        while !enough(self)? {
+            self.network.interrupt().check()?;
+            ensure!(
+                Instant::now() < until,
+                "not within {LIMIT:?}: {what}: {}",
+                self.picture()
+            );
+            ensure!(
+                !self.orchestrator_finished()?,
+                "the job ended before {what}: {}",
+                self.picture()
+            );
+            if let Some(told) = self.watch.next(GLANCE) {
+                self.board.take(&told.node, &told.event);
+                self.told.push(told);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `node` has told that it does this, as `role`, in `round`.
+    pub(super) fn has_told(&self, node: &str, role: &str, what: &str, round: u64) -> bool {
+        self.told.iter().any(|told| {
+            told.node == node
+                && matches!(&told.event.kind, Kind::Doing { role: r, doing, round: n }
+                    if r == role && doing == what && *n == round)
+        })
+    }
+
+    /// Rounds closed so far.
+    pub(super) fn rounds_closed(&self) -> u64 {
+        self.board.closed.len() as u64
+    }
+
+    /// Whether all of `workers` have signed a close after `round`: they hold its state.
+    pub(super) fn all_signed_after(&self, round: u64, workers: &[String]) -> anyhow::Result<bool> {
+        let peers = workers
+            .iter()
+            .map(|w| self.peer(w))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let later = self.board.closed.range(round + 1..);
+        Ok(later
+            .map(|(_, closed)| closed)
+            .any(|c| peers.iter().all(|p| c.signers.contains(p))))
+    }
+
+    /// The names of all workers.
+    pub(super) fn workers(&self) -> Vec<String> {
+        self.network.workers().map(|w| w.name().to_owned()).collect()
+    }
+
+    /// Notes how long it took from `at` (milliseconds since the Unix epoch) to the close of `round`.
+    pub(super) fn measure(
+        &self,
+        stage: &Stage,
+        fault: &str,
+        at: u64,
+        round: u64,
+        victim: &str,
+    ) -> anyhow::Result<Recovery> {
+        let closed = self.closed(round)?;
+        let told = self.told.iter().find(|told| {
+            told.node == "orchestrator" && matches!(&told.event.kind, Kind::Closed(c) if c.round == round)
+        });
+        let told = told.with_context(|| format!("the orchestrator has not told of round {round}'s close"))?;
+        let recovery = Recovery {
+            fault: fault.to_owned(),
+            ms: told.event.at.saturating_sub(at),
+            view: closed.view,
+            summed: closed.members.contains(&self.peer(victim)?),
+        };
+        stage.recoveries.add(recovery.clone());
+        Ok(recovery)
+    }
+
+    /// Notes how long the orchestrator took from a round's manifest to its close, where nothing went wrong.
+    pub(super) fn measure_reduce(&self, stage: &Stage, round: u64) -> anyhow::Result<()> {
+        let began = self.told.iter().find(|told| {
+            matches!(&told.event.kind, Kind::Doing { role, doing, round: n }
+                if role == "orchestrator" && doing == "reducing" && *n == round)
+        });
+        let began = began.with_context(|| format!("nobody told of round {round}'s ring"))?;
+        let first = self.workers().into_iter().next().context("a worker")?;
+        let name = format!("round {round}, its ring alone");
+        self.measure(stage, &name, began.event.at, round, &first)
+            .map(drop)
+    }
+
+    /// The round that `node` said it kills itself in, the last time it did.
+    pub(super) fn died_in(&self, node: &str) -> anyhow::Result<u64> {
+        let log = self.network.node(node)?.log();
+        let last = log
+            .lines()
+            .rfind(|line| line.contains("this process kills itself"));
+        let words = last.with_context(|| format!("{node} does not say that it kills itself"))?;
+        let (_, after) = words.split_once("round=").context("it says no round")?;
+        let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().with_context(|| words.to_owned())
+    }
+
+    /// One close a round and one state a close, whoever tells of it; no state of anybody's differed.
+    pub(super) fn check_one_close(&self) -> anyhow::Result<()> {
+        for told in &self.told {
+            if let Kind::Closed(closed) = &told.event.kind {
+                let known = self.closed(closed.round)?;
+                ensure!(
+                    (&known.state_hash, &known.checkpoint, known.view)
+                        == (&closed.state_hash, &closed.checkpoint, closed.view),
+                    "{} tells another close: {closed:?} in place of {known:?}",
+                    told.node
+                );
+            }
+        }
+        for closed in self.board.closed.values() {
+            ensure!(
+                3 * closed.signers.len() > 2 * closed.members.len(),
+                "too few signers: {closed:?}"
+            );
+        }
+        let differing = self.counted("gym_offences_total{kind=\"state_differs\"}", "")?;
+        ensure!(differing == 0, "{differing} states differed");
         Ok(())
     }
 
@@ -216,4 +384,10 @@ impl Lab {
             self.network.folder().root().display()
         )
     }
+}
+
+/// The clock of events.
+pub(super) fn unix_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }

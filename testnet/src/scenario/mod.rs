@@ -4,9 +4,16 @@ mod assets;
 mod inputs;
 mod killed;
 mod lab;
+mod links;
 mod lying;
+mod partition;
 mod places;
+mod recovery;
+mod several;
 mod silent;
+mod steps;
+
+pub use recovery::{Recoveries, Recovery};
 
 use crate::args::FaultArgs;
 use crate::folder::RunFolder;
@@ -14,6 +21,7 @@ use crate::interrupt::Interrupt;
 use crate::node::Program;
 use crate::output::{complain, line};
 use anyhow::{Context, bail};
+use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Where a scenario is played.
@@ -25,6 +33,19 @@ pub struct Stage {
     pub folder: RunFolder,
     /// Whether the user wants an end.
     pub interrupt: Interrupt,
+    /// What is measured on it.
+    pub recoveries: Recoveries,
+}
+
+/// Where a scenario is played, and how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Set {
+    /// On loopback; each is a test.
+    Loopback,
+    /// In network namespaces; continuous integration plays them.
+    Quick,
+    /// In network namespaces; longer, for people.
+    Long,
 }
 
 /// One thing that goes wrong.
@@ -34,6 +55,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// What must come of it.
     pub about: &'static str,
+    /// Where and when it is played.
+    pub set: Set,
     play: fn(&Stage) -> anyhow::Result<()>,
 }
 
@@ -42,77 +65,152 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "killed-in-train",
         about: "a worker killed while it trains: the round closes without it, started again it is back",
+        set: Set::Loopback,
         play: killed::in_train,
     },
     Scenario {
         name: "killed-in-commit",
         about: "a worker killed before its commit has receipts: the round closes without it, it comes back",
+        set: Set::Loopback,
         play: killed::in_commit,
     },
     Scenario {
         name: "killed-in-reduce",
         about: "a worker killed in the ring: a holder contributes its committed delta, it comes back",
+        set: Set::Loopback,
         play: killed::in_reduce,
     },
     Scenario {
         name: "killed-in-grid",
         about: "the same where four workers are summed in a grid of two by two",
+        set: Set::Loopback,
         play: killed::in_grid,
     },
     Scenario {
         name: "silent-in-train",
         about: "a worker whose training never ends: the round closes without it",
+        set: Set::Loopback,
         play: silent::in_train,
     },
     Scenario {
         name: "silent-in-reduce",
         about: "a worker that sends nothing in the ring: a holder contributes its committed delta",
+        set: Set::Loopback,
         play: silent::in_reduce,
     },
     Scenario {
         name: "frozen",
         about: "a stopped process that goes on later: the job ends well",
+        set: Set::Loopback,
         play: silent::frozen,
     },
     Scenario {
         name: "wrong-round",
         about: "chunks for the wrong round: refused, counted, said on both sides, the delta still summed",
+        set: Set::Loopback,
         play: lying::wrong_round,
     },
     Scenario {
         name: "truncated",
         about: "truncated chunks: refused, counted, said on both sides, the delta still summed",
+        set: Set::Loopback,
         play: lying::truncated,
     },
     Scenario {
         name: "bad-tag",
         about: "chunks with a bad tag: refused, counted, said on both sides, the delta still summed",
+        set: Set::Loopback,
         play: lying::bad_tag,
     },
     Scenario {
         name: "nan-delta",
         about: "a delta with a NaN: left out, counted, said on both sides",
+        set: Set::Loopback,
         play: lying::nan_delta,
     },
     Scenario {
         name: "other-state",
         about: "a state hash that differs: not signed, counted, said on both sides, the state is loaded anew",
+        set: Set::Loopback,
         play: lying::other_state,
     },
     Scenario {
         name: "bad-job",
         about: "a typo, a missing tensor, a broken question line: told with place and remedy; the next job runs",
+        set: Set::Loopback,
         play: inputs::bad_job,
     },
     Scenario {
         name: "place-taken",
         about: "a port or a home in use: told with what to do; the one who holds it goes on",
+        set: Set::Loopback,
         play: places::taken,
     },
     Scenario {
         name: "full-disk",
         about: "no space left: told with place and remedy; what was stored is kept",
+        set: Set::Loopback,
         play: places::full_disk,
+    },
+    Scenario {
+        name: "far",
+        about: "100 ms each way: every delta is in every sum",
+        set: Set::Quick,
+        play: links::far,
+    },
+    Scenario {
+        name: "lossy",
+        about: "2 % of packets lost: every delta is in every sum",
+        set: Set::Quick,
+        play: links::lossy,
+    },
+    Scenario {
+        name: "narrow",
+        about: "20 Mbit/s up and down: every delta is in every sum",
+        set: Set::Quick,
+        play: links::narrow,
+    },
+    Scenario {
+        name: "unheard",
+        about: "a worker in the ring whose packets are lost: a holder contributes for it, healed it is back",
+        set: Set::Quick,
+        play: partition::unheard,
+    },
+    Scenario {
+        name: "deaf",
+        about: "a worker in the ring that nothing reaches: a holder contributes for it, healed it is back",
+        set: Set::Long,
+        play: partition::deaf,
+    },
+    Scenario {
+        name: "halves",
+        about: "two of four workers cut off: no round closes until it heals, then all hold one state",
+        set: Set::Quick,
+        play: partition::halves,
+    },
+    Scenario {
+        name: "killed-in-phases",
+        about: "a worker killed once in each phase from reveal to attest: its delta is in every sum",
+        set: Set::Quick,
+        play: steps::some,
+    },
+    Scenario {
+        name: "killed-at-each-step",
+        about: "a worker killed at each step of each phase: in the sum once its commit has receipts, left out before",
+        set: Set::Long,
+        play: steps::each,
+    },
+    Scenario {
+        name: "two-of-seven",
+        about: "two of seven workers killed in the ring at once, redundancy 2: both deltas are in the sum",
+        set: Set::Quick,
+        play: several::two_of_seven,
+    },
+    Scenario {
+        name: "slowed",
+        about: "a worker slowed 50 times in the ring: a holder contributes for it, later it is back",
+        set: Set::Quick,
+        play: several::slow,
     },
 ];
 
@@ -129,44 +227,74 @@ pub fn play(name: &str, stage: &Stage) -> anyhow::Result<()> {
 
 /// `testnet faults`.
 pub(crate) fn main(args: &FaultArgs) -> anyhow::Result<()> {
+    let chosen = args.chosen();
     if args.list {
-        ALL.iter()
-            .for_each(|s| line(&format!("{:18} {}", s.name, s.about)));
+        chosen
+            .iter()
+            .for_each(|s| line(&format!("{:20} {}", s.name, s.about)));
         return Ok(());
     }
     let interrupt = Interrupt::listen()?;
-    let names: Vec<&str> = match args.names.as_slice() {
-        [] => ALL.iter().map(|s| s.name).collect(),
-        given => given.iter().map(String::as_str).collect(),
-    };
     let folder = RunFolder::create(None)?;
-    let mut failed = Vec::new();
-    for name in names {
+    let mut results = Vec::new();
+    for name in chosen.iter().map(|s| s.name).chain(args.unknown()) {
         interrupt.check()?;
-        let folder = RunFolder::create(Some(&folder.root().join(name)))?;
         let stage = Stage {
             program: Program::current()?,
-            folder,
+            folder: RunFolder::create(Some(&folder.root().join(name)))?,
             interrupt: interrupt.clone(),
+            recoveries: Recoveries::default(),
         };
-        let started = Instant::now();
-        match play(name, &stage) {
-            Ok(()) => line(&format!(
-                "{name:18} ok     {:.1} s",
-                started.elapsed().as_secs_f64()
-            )),
-            Err(error) => {
-                line(&format!(
-                    "{name:18} FAILED {:.1} s",
-                    started.elapsed().as_secs_f64()
-                ));
-                complain(&format!("{error:#}"));
-                failed.push(name);
-            }
-        }
+        results.push(Played::of(name, &stage));
     }
+    if args.json {
+        line(&Value::from_iter(results.iter().map(Played::to_json)).to_string());
+    }
+    let failed: Vec<&str> = results
+        .iter()
+        .filter(|r| r.error.is_some())
+        .map(|r| r.name.as_str())
+        .collect();
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// A scenario that was played.
+struct Played {
+    name: String,
+    seconds: f64,
+    error: Option<String>,
+    recoveries: Vec<Recovery>,
+}
+
+impl Played {
+    /// Plays it and tells how it went.
+    fn of(name: &str, stage: &Stage) -> Self {
+        let started = Instant::now();
+        let error = play(name, stage).err().map(|error| format!("{error:#}"));
+        let played = Self {
+            name: name.to_owned(),
+            seconds: started.elapsed().as_secs_f64(),
+            error,
+            recoveries: stage.recoveries.all(),
+        };
+        let word = if played.error.is_none() { "ok" } else { "FAILED" };
+        complain(&format!("{name:20} {word:6} {:.1} s", played.seconds));
+        played.recoveries.iter().for_each(|r| complain(&r.line()));
+        played.error.iter().for_each(|e| complain(e));
+        played
+    }
+
+    fn to_json(&self) -> Value {
+        let recoveries: Vec<Value> = self.recoveries.iter().map(Recovery::to_json).collect();
+        json!({
+            "name": self.name,
+            "ok": self.error.is_none(),
+            "error": self.error,
+            "seconds": self.seconds,
+            "recoveries": recoveries,
+        })
+    }
 }
