@@ -1,5 +1,6 @@
 //! The GYM node: the program `hanzod` as a library. `docs/ARCHITECTURE.md` draws how the parts meet.
 
+mod announce;
 pub mod api;
 mod cli;
 pub mod config;

@@ -1,6 +1,7 @@
 //! Puts a node together: identity, network, links, API, and the part that runs jobs; and takes it apart again.
 
-use crate::api::{self, ContentApi, JobsApi, Server};
+use crate::announce;
+use crate::api::{self, JobsApi, Server};
 use crate::config::Config;
 use crate::connected::Connected;
 use crate::content::store::StoreError;
@@ -148,7 +149,7 @@ pub struct Services {
     /// Jobs.
     pub jobs: Option<Arc<dyn JobsApi>>,
     /// Content.
-    pub content: Option<Arc<dyn ContentApi>>,
+    pub content: Option<Content>,
 }
 
 impl std::fmt::Debug for Services {
@@ -311,7 +312,12 @@ fn api_state(parts: &Parts) -> api::State {
 fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, StartError> {
     let chosen = gym_training::device::resolve(parts.config.training.device)?;
     tracing::info!("device: {}", chosen.why);
-    let content: Arc<dyn ContentApi> = Arc::new(parts.content.clone());
+    let content = parts.content.clone();
+    tasks.spawn(announce::run(
+        content.clone(),
+        parts.net.clone(),
+        parts.stop.clone(),
+    ));
     let faults = parts.config.faults.clone();
     let (jobs, service) = job::start(parts, chosen, faults).map_err(StartError::Trainer)?;
     tasks.spawn(service);

@@ -1,10 +1,12 @@
 //! The command line's side of the API.
 
+use super::content::LINES;
 use super::token::Place;
+use crate::content::ContentPath;
 use crate::files::FileError;
 use crate::home::Home;
 use serde_json::Value;
-use std::io;
+use std::io::{self, BufRead as _, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -99,7 +101,7 @@ impl Client {
     /// # Errors
     /// When the node is gone or refuses.
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
-        let deadline = if path.starts_with("/v1/content") || path == "/v1/jobs" {
+        let deadline = if path == "/v1/jobs" {
             CONTENT_DEADLINE
         } else {
             DEADLINE
@@ -117,6 +119,95 @@ impl Client {
         )
     }
 
+    /// Whether the node answers at all.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`] and others.
+    pub fn answers(&self) -> Result<(), ClientError> {
+        self.get("/v1/status").map(|_| ())
+    }
+
+    /// `POST path` with a JSON body, answered by lines: `told` gets the progress in them.
+    ///
+    /// # Errors
+    /// When the node is gone or refuses.
+    pub fn post_lines(
+        &self,
+        path: &str,
+        body: &Value,
+        mut told: impl FnMut(Value),
+    ) -> Result<Value, ClientError> {
+        let request = self
+            .agent
+            .post(self.url(path))
+            .config()
+            .timeout_global(Some(CONTENT_DEADLINE))
+            .build()
+            .header("Authorization", self.place.token.header().as_str())
+            .header("Accept", LINES);
+        let mut response = request.send_json(body).map_err(|error| self.failed(&error))?;
+        let kind = response
+            .headers()
+            .get("Content-Type")
+            .and_then(|kind| kind.to_str().ok());
+        if kind != Some(LINES) {
+            return self.finish(Ok(response));
+        }
+        let reader = response.body_mut().with_config().limit(MAX_ANSWER).reader();
+        for line in std::io::BufReader::new(reader).lines() {
+            let line = line.map_err(|error| self.failed(&error.into()))?;
+            let mut line: Value = serde_json::from_str(&line).map_err(|_| self.cut_off())?;
+            if let Some(result) = line.get_mut("result") {
+                return Ok(result.take());
+            }
+            match line.get_mut("progress") {
+                Some(progress) => told(progress.take()),
+                None => return Err(refusal(&line)),
+            }
+        }
+        Err(self.cut_off())
+    }
+
+    /// A file's bytes from `offset` on, at most `length`; nothing when it ends before.
+    ///
+    /// # Errors
+    /// When the node is gone or refuses.
+    pub fn read_content(
+        &self,
+        path: &ContentPath,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<Option<impl Read + use<>>, ClientError> {
+        let last = length.map(|length| offset.saturating_add(length).saturating_sub(1));
+        if length == Some(0) {
+            return Ok(None);
+        }
+        let last = last.map(|last| last.to_string()).unwrap_or_default();
+        let mut request = self
+            .agent
+            .get(self.url(&path.to_url()))
+            .config()
+            .timeout_global(Some(CONTENT_DEADLINE))
+            .build();
+        if offset > 0 || length.is_some() {
+            request = request.header("Range", format!("bytes={offset}-{last}"));
+        }
+        let response = request.call().map_err(|error| self.failed(&error))?;
+        match response.status().as_u16() {
+            416 => Ok(None),
+            200..=299 => Ok(Some(response.into_body().into_reader())),
+            _ => self.finish(Ok(response)).map(|_| None),
+        }
+    }
+
+    fn cut_off(&self) -> ClientError {
+        ClientError::Connection {
+            address: self.place.address,
+            pid: self.place.pid,
+            reason: "it ended its answer early; was it stopped?".to_owned(),
+        }
+    }
+
     fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.place.address)
     }
@@ -131,14 +222,7 @@ impl Client {
         match (status, body) {
             (200..=299, Ok(value)) => Ok(value),
             (200..=299, Err(error)) => Err(self.failed(&error)),
-            (_, Ok(Value::Object(map))) if map.get("error").is_some_and(Value::is_string) => {
-                let message = map
-                    .get("error")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned();
-                Err(ClientError::Refused { status, message })
-            }
+            (_, Ok(answer)) if answer.get("error").is_some_and(Value::is_string) => Err(refusal(&answer)),
             (_, _) => Err(ClientError::Refused {
                 status,
                 message: format!("the node answered with HTTP status {status}"),
@@ -160,5 +244,14 @@ impl Client {
                 reason: other.to_string(),
             },
         }
+    }
+}
+
+/// The node's words.
+fn refusal(answer: &Value) -> ClientError {
+    let message = answer.get("error").and_then(Value::as_str);
+    ClientError::Refused {
+        status: answer.get("status").and_then(Value::as_u64).unwrap_or(0) as u16,
+        message: message.unwrap_or("the node does not say why").to_owned(),
     }
 }

@@ -1,86 +1,107 @@
-//! The content store behind the API.
+//! Content commands over HTTP: one JSON answer, or lines of progress and then the result.
 
-use super::{Answer, ApiError, ContentApi};
-use crate::content::unixfs::Limits;
-use crate::content::{Content, ContentPath, FetchRequest, Pin, Progress};
+use super::ApiError;
+use super::routes::State;
+use crate::content::command::{Command, CommandError, Moved};
+use crate::content::{Content, DemandError, FetchError};
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::extract::State as Shared;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::convert::Infallible;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
-/// How long a fetch may take in all; the command line can be interrupted before.
-const FETCH_DEADLINE: Duration = Duration::from_secs(12 * 3600);
-/// A fetch that gets nothing for this long is given up.
-const STALLED: Duration = Duration::from_secs(60);
+/// The media type of lines of JSON.
+pub(super) const LINES: &str = "application/x-ndjson";
+/// How often progress is told at most.
+const TELL_EVERY: Duration = Duration::from_millis(200);
 
-impl ContentApi for Content {
-    fn add(&self, path: PathBuf) -> Answer<'_> {
-        Box::pin(async move {
-            let name = path.file_name().map_or_else(
-                || path.display().to_string(),
-                |n| n.to_string_lossy().into_owned(),
-            );
-            let pin = Pin::Named(name);
-            let added = self
-                .add_dir(path, pin)
-                .await
-                .map_err(|e| ApiError::BadRequest(e.to_string()))?;
-            self.provide(added.cid)
-                .await
-                .map_err(|e| ApiError::Unavailable(e.to_string()))?;
-            Ok(json!({ "cid": added.cid.to_string(), "bytes": added.bytes, "total_size": added.total_size }))
-        })
+/// `GET /v1/content`.
+pub(super) async fn pins(Shared(state): Shared<State>) -> Result<Json<Value>, ApiError> {
+    let (meter, _) = watch::channel(Moved::default());
+    let pins = state.content()?.run(Command::Pins, meter).await;
+    Ok(Json(pins.map_err(|error| api_error(&error))?))
+}
+
+/// `POST /v1/content`.
+pub(super) async fn command(
+    Shared(state): Shared<State>,
+    headers: HeaderMap,
+    Json(command): Json<Command>,
+) -> Result<Response, ApiError> {
+    let content = state.content()?.clone();
+    let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if accepts.is_some_and(|accepted| accepted.contains(LINES)) {
+        return Ok(lines(content, command, state.stop));
     }
+    let (meter, _) = watch::channel(Moved::default());
+    let answer = until_stop(&state.stop, content.run(command, meter)).await?;
+    Ok(Json(answer).into_response())
+}
 
-    fn get(&self, cid: String, path: PathBuf) -> Answer<'_> {
-        Box::pin(async move {
-            let source: ContentPath = cid.parse().map_err(|e| bad(&e))?;
-            let request = FetchRequest {
-                root: source.root,
-                providers: Vec::new(),
-                deadline: FETCH_DEADLINE,
-                pin: Pin::No,
-            };
-            let fetch = self.fetch_dag(request);
-            let stalled = stalled(fetch.progress());
-            let progress = tokio::select! {
-                done = fetch.finish() => done.map_err(|e| ApiError::NotFound(e.to_string()))?,
-                () = stalled => return Err(ApiError::NotFound(format!(
-                    "nobody has sent anything of {cid} for {} s: no peer that can be reached has it; what has arrived is kept",
-                    STALLED.as_secs()
-                ))),
-            };
-            let bytes = self
-                .export(source, path.clone(), Limits::default())
-                .await
-                .map_err(|e| bad(&e))?;
-            Ok(json!({ "path": path, "bytes": bytes, "fetched": progress.fetched }))
-        })
-    }
+/// Progress as `{"progress": …}`, then `{"result": …}` or `{"error": …, "status": …}`. When the asker goes away the
+/// command ends.
+fn lines(content: Content, command: Command, stop: CancellationToken) -> Response {
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
+    tokio::spawn(async move {
+        let (meter, mut moved) = watch::channel(Moved::default());
+        let work = until_stop(&stop, content.run(command, meter));
+        tokio::pin!(work);
+        let mut tick = tokio::time::interval(TELL_EVERY);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut work => break answer,
+                () = sender.closed() => return,
+                _ = tick.tick() => if moved.has_changed().unwrap_or(false) {
+                    let now = *moved.borrow_and_update();
+                    // A slow reader misses some.
+                    let _ = sender.try_send(Ok(line(&json!({ "progress": now }))));
+                },
+            }
+        };
+        let last = match answer {
+            Ok(result) => json!({ "result": result }),
+            Err(error) => json!({ "error": error.to_string(), "status": error.status().as_u16() }),
+        };
+        let _ = sender.send(Ok(line(&last))).await;
+    });
+    let stream = futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|line| (line, receiver))
+    });
+    ([(header::CONTENT_TYPE, LINES)], Body::from_stream(stream)).into_response()
+}
 
-    fn list(&self) -> Answer<'_> {
-        Box::pin(async move {
-            let pins = self.pins().await.map_err(|e| ApiError::Internal(e.to_string()))?;
-            let pins = pins
-                .into_iter()
-                .map(|(cid, pin)| json!({ "cid": cid.to_string(), "name": pin.name, "since": pin.since }));
-            Ok(Value::Array(pins.collect()))
-        })
+fn line(value: &Value) -> Bytes {
+    Bytes::from(format!("{value}\n"))
+}
+
+async fn until_stop(
+    stop: &CancellationToken,
+    work: impl Future<Output = Result<Value, CommandError>>,
+) -> Result<Value, ApiError> {
+    tokio::select! {
+        answer = work => answer.map_err(|error| api_error(&error)),
+        () = stop.cancelled() => Err(ApiError::Unavailable("the node is shutting down".into())),
     }
 }
 
-/// Ends when a fetch has not moved for [`STALLED`].
-async fn stalled(mut progress: watch::Receiver<Progress>) {
-    while tokio::time::timeout(STALLED, progress.changed())
-        .await
-        .is_ok_and(|moved| moved.is_ok())
-    {}
-    // A fetch that has ended is heard of by its own result.
-    if progress.has_changed().is_err() {
-        std::future::pending::<()>().await;
+fn api_error(error: &CommandError) -> ApiError {
+    let text = error.to_string();
+    match error {
+        CommandError::Add(_) | CommandError::NoCid { .. } | CommandError::Car(_) => {
+            ApiError::BadRequest(text)
+        }
+        CommandError::Read(_) | CommandError::Demand(DemandError::Read(_)) => ApiError::BadRequest(text),
+        CommandError::Fetch(FetchError::NoRoom { .. }) => ApiError::Conflict(text),
+        CommandError::Fetch(_) | CommandError::Demand(_) | CommandError::Stalled { .. } => {
+            ApiError::NotFound(text)
+        }
+        CommandError::NotPinned { .. } => ApiError::NotFound(text),
+        CommandError::Offline(_) => ApiError::Unavailable(text),
+        CommandError::Store(_) => ApiError::Internal(text),
     }
-}
-
-fn bad(error: &dyn std::error::Error) -> ApiError {
-    ApiError::BadRequest(error.to_string())
 }

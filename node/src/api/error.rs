@@ -22,19 +22,23 @@ pub enum ApiError {
     /// This node does not do that.
     #[error("{0}")]
     Unavailable(String),
+    /// Nobody on the network answered in time.
+    #[error("{0}")]
+    Timeout(String),
     /// The node failed.
     #[error("{0}")]
     Internal(String),
 }
 
 impl ApiError {
-    fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Conflict(_) => StatusCode::CONFLICT,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -7,16 +7,18 @@
 //! | `GET /v1/jobs`, `POST /v1/jobs` | jobs known; submit `{"file": TOML, "base": DIR}` |
 //! | `GET /v1/jobs/{id}`, `POST /v1/jobs/{id}/cancel` | one job |
 //! | `GET /v1/jobs/{id}/events?after=N&wait_ms=M` | what happened since event N, waiting up to M ms for the next |
-//! | `GET /v1/content`, `POST /v1/content` | pinned content; add `{"path": FILE OR DIR}` |
-//! | `POST /v1/content/{cid}/get` | fetch and write to `{"path": TO}` |
+//! | `GET /v1/content` | pinned content |
+//! | `POST /v1/content` | a [`Command`](crate::content::command::Command) such as `{"op": "add", "path": FILE OR DIR}`; with `Accept: application/x-ndjson` lines of progress, then the result |
 //! | `POST /v1/shutdown` | stop the node |
-//! | `GET /metrics` | Prometheus text; the one route without a token |
+//! | `GET /metrics` | Prometheus text; without a token |
+//! | `GET /ipfs/{cid}/{path}` | a gateway to content, with ranges; without a token |
 //!
 //! An error is `{"error": "…"}` with a fitting status.
 
 mod client;
 mod content;
 mod error;
+mod gateway;
 mod routes;
 mod server;
 mod token;
@@ -87,14 +89,4 @@ pub trait JobsApi: Send + Sync {
     /// `{"events": [...], "next": N, "ended": bool}`: what happened from event `after` on, waiting up to `wait` when
     /// there is nothing yet.
     fn events(&self, job: String, after: u64, wait: Duration) -> Answer<'_>;
-}
-
-/// What the API asks of the content store.
-pub trait ContentApi: Send + Sync {
-    /// Adds a file or directory and pins it. Answers `{"cid": CID, ...}`.
-    fn add(&self, path: PathBuf) -> Answer<'_>;
-    /// Fetches a CID and writes it to `path`.
-    fn get(&self, cid: String, path: PathBuf) -> Answer<'_>;
-    /// The pinned roots: an array.
-    fn list(&self) -> Answer<'_>;
 }

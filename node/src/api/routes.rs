@@ -1,6 +1,7 @@
 //! The routes: each asks one part of the node and answers JSON.
 
-use super::{ApiError, ContentApi, JobsApi};
+use super::{ApiError, JobsApi, content, gateway};
+use crate::content::Content;
 use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;
 use crate::net::{NetError, NetHandle, Standing};
@@ -34,7 +35,7 @@ pub struct State {
     /// Jobs, when this node takes part in any.
     pub jobs: Option<Arc<dyn JobsApi>>,
     /// The content store.
-    pub content: Option<Arc<dyn ContentApi>>,
+    pub content: Option<Content>,
     /// When the node started.
     pub started: Instant,
     /// Stops the node.
@@ -59,9 +60,9 @@ impl State {
         })
     }
 
-    fn content(&self) -> Result<&dyn ContentApi, ApiError> {
+    pub(super) fn content(&self) -> Result<&Content, ApiError> {
         self.content
-            .as_deref()
+            .as_ref()
             .ok_or_else(|| ApiError::Unavailable("this node has no content store".into()))
     }
 }
@@ -77,15 +78,16 @@ pub(super) fn commands() -> Router<State> {
         .route("/v1/jobs/{id}", get(show_job))
         .route("/v1/jobs/{id}/cancel", post(cancel_job))
         .route("/v1/jobs/{id}/events", get(job_events))
-        .route("/v1/content", get(list_content).post(add_content))
-        .route("/v1/content/{cid}/get", post(get_content))
+        .route("/v1/content", get(content::pins).post(content::command))
         .route("/v1/shutdown", post(shutdown))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 /// The routes that do not.
 pub(super) fn public() -> Router<State> {
-    Router::new().route("/metrics", get(metrics))
+    Router::new()
+        .route("/metrics", get(metrics))
+        .merge(gateway::routes())
 }
 
 async fn metrics(Shared(state): Shared<State>) -> String {
@@ -159,32 +161,6 @@ async fn job_events(
     tokio::select! {
         events = jobs.events(id, since.after, wait) => Ok(Json(events?)),
         // A waiting request must not keep a node from stopping.
-        () = state.stop.cancelled() => Err(ApiError::Unavailable("the node is shutting down".into())),
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PathBody {
-    path: PathBuf,
-}
-
-async fn list_content(Shared(state): Shared<State>) -> Reply {
-    Ok(Json(state.content()?.list().await?))
-}
-
-async fn add_content(Shared(state): Shared<State>, Json(body): Json<PathBody>) -> Reply {
-    Ok(Json(state.content()?.add(body.path).await?))
-}
-
-async fn get_content(
-    Shared(state): Shared<State>,
-    Path(cid): Path<String>,
-    Json(body): Json<PathBody>,
-) -> Reply {
-    let content = state.content()?;
-    tokio::select! {
-        fetched = content.get(cid, body.path) => Ok(Json(fetched?)),
         () = state.stop.cancelled() => Err(ApiError::Unavailable("the node is shutting down".into())),
     }
 }

@@ -21,6 +21,7 @@ mod stop;
 mod train;
 
 use crate::api::ClientError;
+use crate::content::command::CommandError;
 use crate::home::Home;
 use clap::{Parser, Subcommand};
 use gym_training::eval::EvalError;
@@ -96,7 +97,7 @@ enum Command {
     /// Submit and follow training jobs
     #[command(subcommand)]
     Job(job::Command),
-    /// Add, fetch and list content by its CID
+    /// Add, fetch, keep and share files by their CIDs, as IPFS does
     #[command(subcommand)]
     Content(content::Command),
     /// Train a job on this machine alone, with no network
@@ -191,6 +192,8 @@ fn unknown_variables(set: impl Iterator<Item = OsString>) -> Vec<String> {
 
 fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(ClientError::NotRunning(_)) = error.downcast_ref() {
+        NOT_RUNNING
+    } else if error.downcast_ref().is_some_and(CommandError::is_offline) {
         NOT_RUNNING
     } else if error.downcast_ref().is_some_and(is_not_finite) {
         NOT_FINITE

@@ -16,12 +16,16 @@
 
 pub mod bitswap;
 pub mod block;
+pub mod car;
+pub mod command;
 pub mod service;
 pub mod store;
 pub mod unixfs;
 pub(crate) mod wire;
 
 pub use cid::Cid;
-pub use service::{Config, Content, Fetch, FetchError, FetchRequest, FileStream, Pin, Progress, open};
+pub use service::{
+    Config, Content, Demand, DemandError, Fetch, FetchError, FetchRequest, FileStream, Pin, Progress, open,
+};
 pub use store::Store;
 pub use unixfs::ContentPath;

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+mod content;
+mod content_killed;
 mod delta;
 mod killed;
 mod limits;

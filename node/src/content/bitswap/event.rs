@@ -19,6 +19,11 @@ pub enum Event {
         /// The root to announce.
         cid: Cid,
     },
+    /// Announce it no longer.
+    StopProviding {
+        /// The root.
+        cid: Cid,
+    },
     /// A peer broke the protocol; its connections are being closed and it is left alone for a while.
     Offence {
         /// Who.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cid::Cid;
 use libp2p::PeerId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::MAX_WANTS;
 use crate::content::store::StoreError;
@@ -63,6 +63,13 @@ pub(super) enum Command {
     Provide {
         cid: Cid,
     },
+    StopProviding {
+        cid: Cid,
+    },
+    Find {
+        cid: Cid,
+        found: oneshot::Sender<Vec<PeerId>>,
+    },
     /// Blocks were added that peers may be waiting for.
     Added,
 }
@@ -112,6 +119,24 @@ impl Fetcher {
     /// [`Offline`].
     pub async fn provide(&self, cid: Cid) -> Result<(), Offline> {
         self.send(Command::Provide { cid }).await
+    }
+
+    /// Has `cid` announced no longer.
+    ///
+    /// # Errors
+    /// [`Offline`].
+    pub async fn stop_providing(&self, cid: Cid) -> Result<(), Offline> {
+        self.send(Command::StopProviding { cid }).await
+    }
+
+    /// Who has said on the network that they have `cid`, this node aside.
+    ///
+    /// # Errors
+    /// [`Offline`].
+    pub async fn find(&self, cid: Cid) -> Result<Vec<PeerId>, Offline> {
+        let (found, answer) = oneshot::channel();
+        self.send(Command::Find { cid, found }).await?;
+        answer.await.map_err(|_| Offline)
     }
 
     /// Says that blocks were added to the store, so that peers who asked for them in vain are answered now.

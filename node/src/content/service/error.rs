@@ -52,6 +52,24 @@ pub enum FetchError {
         /// Why.
         reason: NodeError,
     },
+    /// It would not fit.
+    #[error(
+        "{root} declares {declared} bytes, of which {missing} are missing; the store's limit leaves {limit} and its disk \
+         {disk}. Free some space, unpin what you do not need, or raise content.limit_mib in config.toml; nothing more \
+         was fetched"
+    )]
+    NoRoom {
+        /// What was to be fetched.
+        root: Cid,
+        /// Bytes under it as it declares.
+        declared: u64,
+        /// Of which not held.
+        missing: u64,
+        /// Bytes the store may still grow.
+        limit: u64,
+        /// Bytes free on its disk.
+        disk: u64,
+    },
     /// More blocks than any real content has.
     #[error("{root} has more than {limit} blocks, which is refused")]
     TooManyBlocks {

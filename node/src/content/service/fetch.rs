@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Content, FetchError, Pin, blocking, keep};
+use super::{Content, FetchError, Pin, blocking, keep, room};
 use crate::content::bitswap::{Arrival, Offline, Session};
 use crate::content::block::check_supported;
 use crate::content::store::{Store, StoreError};
@@ -47,6 +47,8 @@ pub struct Progress {
     pub fetched: u64,
     /// Blocks known to be missing still; more may become known.
     pub pending: u64,
+    /// Bytes of everything under the root as it declares, once it is held.
+    pub declared: Option<u64>,
 }
 
 /// A fetch under way. Dropping it ends it; what arrived stays.
@@ -152,6 +154,8 @@ struct Found {
     /// In the order of their parents.
     links: Vec<Cid>,
     missing: Vec<Cid>,
+    /// What the root declares, when it is among them.
+    declared: Option<u64>,
 }
 
 impl Walk<'_> {
@@ -179,6 +183,10 @@ impl Walk<'_> {
         let batch = self.frontier.split_off(self.frontier.len().saturating_sub(BATCH));
         let (store, root) = (Arc::clone(&self.content.store), self.request.root);
         let found = blocking(move || look_up(&store, root, batch)).await?;
+        if let Some(declared) = found.declared {
+            self.progress.declared = Some(declared);
+            room::make(Arc::clone(&self.content.store), root, declared).await?;
+        }
         self.progress.blocks += found.blocks;
         self.progress.bytes += found.bytes;
         self.visit(found.links)?;
@@ -265,6 +273,10 @@ fn look_up(store: &Store, root: Cid, batch: Vec<Cid>) -> Result<Found, FetchErro
                 found.bytes += block.len() as u64;
                 let links = unixfs::links(&cid, &block).map_err(|reason| bad_node(root, cid, reason))?;
                 found.links.extend(links);
+                if cid == root {
+                    let declared = unixfs::declared_size(&cid, &block);
+                    found.declared = Some(declared.map_err(|reason| bad_node(root, cid, reason))?);
+                }
             }
             Ok(None) | Err(StoreError::Corrupt { .. }) => found.missing.push(cid),
             Err(error) => return Err(error.into()),

@@ -1,8 +1,10 @@
 //! The handle to content that the rest of the node holds.
 
+mod demand;
 mod error;
 mod fetch;
 mod read;
+mod room;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,10 +12,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use cid::Cid;
+use libp2p::PeerId;
 
 use super::bitswap::{self, Fetcher, Offline};
 use super::store::{self, GcReport, PinRecord, Presence, Stat, Store, StoreError, VerifyReport};
 use super::unixfs::{self, AddError, Added, Layout};
+pub use demand::{Demand, DemandError};
 pub use error::FetchError;
 pub use fetch::{Fetch, FetchRequest, Progress};
 pub use read::FileStream;
@@ -158,6 +162,27 @@ impl Content {
         self.fetcher.provide(cid).await
     }
 
+    /// Announces it no longer.
+    ///
+    /// # Errors
+    /// [`Offline`].
+    pub async fn stop_providing(&self, cid: Cid) -> Result<(), Offline> {
+        self.fetcher.stop_providing(cid).await
+    }
+
+    /// Who has announced `cid`, this node aside.
+    ///
+    /// # Errors
+    /// [`Offline`].
+    pub async fn find(&self, cid: Cid) -> Result<Vec<PeerId>, Offline> {
+        self.fetcher.find(cid).await
+    }
+
+    /// Blocks were stored that peers may be waiting for.
+    pub(in crate::content) fn added(&self) {
+        self.fetcher.added();
+    }
+
     /// Keeps a root and what it links to.
     ///
     /// # Errors
@@ -212,7 +237,7 @@ impl Content {
         blocking(move || store.verify()).await
     }
 
-    async fn add(
+    pub(in crate::content) async fn add(
         &self,
         pin: Pin,
         work: impl FnOnce(&Store) -> Result<Added, AddError> + Send + 'static,
@@ -239,7 +264,7 @@ fn keep(store: &Store, root: &Cid, pin: &Pin) -> Result<(), StoreError> {
 }
 
 /// Runs `work` where blocking is allowed.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(in crate::content) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

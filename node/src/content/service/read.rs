@@ -1,13 +1,16 @@
 //! Reading and exporting what is held.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cid::Cid;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::{Content, blocking};
+use super::{Content, DemandError, blocking};
 use crate::content::store::Store;
 use crate::content::unixfs::{self, ContentPath, Entry, FileReader, Limits, ReadError, Resolved};
 
@@ -19,15 +22,15 @@ const READ_AHEAD: usize = 4;
 pub struct FileStream {
     /// The whole file's size in bytes.
     pub size: u64,
-    chunks: mpsc::Receiver<Result<Bytes, ReadError>>,
+    chunks: mpsc::Receiver<Result<Bytes, DemandError>>,
 }
 
 impl FileStream {
     /// The next bytes, at most a block; nothing at the end.
     ///
     /// # Errors
-    /// [`ReadError`], naming the block.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
+    /// [`DemandError`], naming the block.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, DemandError> {
         self.chunks.recv().await.transpose()
     }
 }
@@ -42,16 +45,28 @@ impl Content {
         blocking(move || cat(&store, &path, limit)).await
     }
 
-    /// A file's bytes as a stream, from `start` on.
+    /// A part of a file's bytes as a stream, or less when the file ends before; each block that is missing is waited for
+    /// up to `patience`.
     ///
     /// # Errors
-    /// [`ReadError`].
-    pub async fn stream(&self, path: ContentPath, start: u64) -> Result<FileStream, ReadError> {
+    /// [`DemandError`].
+    pub async fn stream(
+        &self,
+        path: ContentPath,
+        bytes: Range<u64>,
+        patience: Duration,
+    ) -> Result<FileStream, DemandError> {
+        let mut demand = self.on_demand(patience);
+        let size = demand.file_size(path.clone()).await?;
         let (sender, chunks) = mpsc::channel(READ_AHEAD);
-        let (store, opened) = (Arc::clone(&self.store), path.clone());
-        let size = blocking(move || FileReader::open(&store, &opened).map(|reader| reader.size())).await?;
-        let store = Arc::clone(&self.store);
-        tokio::task::spawn_blocking(move || pump(&store, &path, start, &sender));
+        let (store, runtime) = (Arc::clone(&self.store), Handle::current());
+        tokio::task::spawn_blocking(move || {
+            let fetch = |cid| runtime.block_on(demand.block(cid));
+            if let Err(error) = pump(&store, &path, &bytes, &sender, fetch) {
+                // Whoever listened may be gone, which ends the stream as well.
+                let _ = sender.blocking_send(Err(error));
+            }
+        });
         Ok(FileStream { size, chunks })
     }
 
@@ -99,22 +114,33 @@ fn cat(store: &Store, path: &ContentPath, limit: u64) -> Result<Vec<u8>, ReadErr
     Ok(bytes)
 }
 
-fn pump(store: &Store, path: &ContentPath, start: u64, sender: &mpsc::Sender<Result<Bytes, ReadError>>) {
-    let opened = FileReader::open(store, path).map(|reader| reader.skip_bytes(start));
-    let mut reader = match opened {
-        Ok(reader) => reader,
-        Err(error) => {
-            // Whoever listened may be gone, which ends the stream as well.
-            let _ = sender.blocking_send(Err(error));
-            return;
-        }
-    };
-    while let Some(chunk) = reader.next_bytes().transpose() {
-        let is_last = chunk.is_err();
-        if sender.blocking_send(chunk).is_err() || is_last {
-            return;
+/// Sends a part of a file until it ends, fails, or nobody listens.
+fn pump(
+    store: &Store,
+    path: &ContentPath,
+    bytes: &Range<u64>,
+    sender: &mpsc::Sender<Result<Bytes, DemandError>>,
+    mut fetch: impl FnMut(Cid) -> Result<(), DemandError>,
+) -> Result<(), DemandError> {
+    let mut reader = FileReader::open(store, path)?.skip_bytes(bytes.start);
+    let mut left = bytes.end.saturating_sub(bytes.start);
+    while left > 0 {
+        match reader.next_bytes() {
+            Ok(Some(mut chunk)) => {
+                chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                left -= chunk.len() as u64;
+                if sender.blocking_send(Ok(chunk)).is_err() {
+                    return Ok(());
+                }
+            }
+            Ok(None) => return Ok(()),
+            Err(error) => match error.missing_block() {
+                Some(cid) if !sender.is_closed() => fetch(cid)?,
+                _ => return Err(error.into()),
+            },
         }
     }
+    Ok(())
 }
 
 fn over_limit(cid: Cid, limit: u64) -> ReadError {

@@ -64,12 +64,35 @@ impl Store {
         Ok(report)
     }
 
+    /// The pinned roots under which blocks are missing. What was damaged counts once it has been removed.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::BadPin`].
+    pub fn incomplete(&self) -> Result<Vec<Cid>, StoreError> {
+        let mut roots = Vec::new();
+        for (root, _) in self.pins()? {
+            if self.mark_from(vec![root])?.1 > 0 {
+                roots.push(root);
+            }
+        }
+        Ok(roots)
+    }
+
     fn mark(&self) -> Result<(HashSet<Key>, u64), StoreError> {
-        let mut todo: Vec<Cid> = self.pins()?.into_iter().map(|(cid, _)| cid).collect();
-        todo.extend(lock(&self.protected).keys());
+        let mut roots: Vec<Cid> = self.pins()?.into_iter().map(|(cid, _)| cid).collect();
+        roots.extend(lock(&self.protected).keys());
+        self.mark_from(roots)
+    }
+
+    /// Everything under `todo`, and how many blocks of it are not held.
+    fn mark_from(&self, mut todo: Vec<Cid>) -> Result<(HashSet<Key>, u64), StoreError> {
         let (mut marked, mut missing) = (HashSet::new(), 0);
         while let Some(cid) = todo.pop() {
-            if !marked.insert(Key::of(&cid)) || !unixfs::may_have_links(&cid) {
+            if !marked.insert(Key::of(&cid)) {
+                continue;
+            }
+            if !unixfs::may_have_links(&cid) {
+                missing += u64::from(!self.has(&cid));
                 continue;
             }
             match self.get(&cid) {

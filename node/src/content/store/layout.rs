@@ -177,6 +177,13 @@ impl Layout {
         self.sync(files)
     }
 
+    /// Bytes free to this user on the file system.
+    pub(super) fn free(&self) -> Result<u64, StoreError> {
+        let found = rustix::fs::statvfs(&self.root)
+            .map_err(|error| StoreError::io("look at", &self.root)(error.into()))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
     /// Hashes end evenly spread except for the last character, which holds few bits.
     fn path(&self, key: &Key) -> PathBuf {
         let name = key.file_name();

@@ -59,6 +59,15 @@ pub struct Stat {
     pub pins: u64,
 }
 
+/// Bytes that can still be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct Room {
+    /// Under the store's limit.
+    pub limit: u64,
+    /// On the disk that holds it.
+    pub disk: u64,
+}
+
 /// The block store. Shared by reference between threads.
 #[derive(Debug)]
 pub struct Store {
@@ -233,6 +242,17 @@ impl Store {
             bytes: self.used.load(Ordering::Relaxed),
             limit: self.limit,
             pins: self.pins()?.len() as u64,
+        })
+    }
+
+    /// Bytes that can still be stored.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn room(&self) -> Result<Room, StoreError> {
+        Ok(Room {
+            limit: self.limit.saturating_sub(self.used.load(Ordering::Relaxed)),
+            disk: self.layout.free()?,
         })
     }
 

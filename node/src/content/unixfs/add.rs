@@ -88,6 +88,27 @@ pub fn add_path(sink: &mut impl BlockSink, layout: Layout, path: &Path) -> Resul
     add_path_at(sink, layout, path, 0)
 }
 
+/// Bytes of file content that [`add_path`] would add.
+///
+/// # Errors
+/// [`AddError::Read`], naming the path.
+pub fn measure(path: &Path) -> Result<u64, AddError> {
+    let (mut bytes, mut todo) = (0, vec![(path.to_owned(), 0)]);
+    while let Some((path, depth)) = todo.pop() {
+        let found = fs::metadata(&path).map_err(read_error(&path))?;
+        if found.is_dir() && depth <= MAX_DEPTH {
+            todo.extend(
+                visible_entries(&path)?
+                    .into_iter()
+                    .map(|(_, child)| (child, depth + 1)),
+            );
+        } else if found.is_file() {
+            bytes += found.len();
+        }
+    }
+    Ok(bytes)
+}
+
 /// Adds a directory given as names (`/` for subdirectories) and their bytes. Equal maps give equal CIDs.
 ///
 /// # Errors

@@ -52,6 +52,7 @@ pub fn export(store: &Store, path: &ContentPath, target: &Path, limits: Limits) 
     };
     let written = resolve(store, path)
         .and_then(|found| writer.write(&found.cid, found.kind, &temporary, 0))
+        .and_then(|()| flush(&temporary).map_err(write_error(target)))
         .and_then(|()| fs::rename(&temporary, target).map_err(write_error(target)));
     if let Err(error) = written {
         discard(&temporary);
@@ -97,7 +98,7 @@ impl Writer<'_> {
         while let Some(bytes) = reader.next_bytes()? {
             file.write_all(&bytes).map_err(write_error(target))?;
         }
-        file.sync_data().map_err(write_error(target))
+        Ok(())
     }
 
     fn check(&self, value: u64, limit: u64, what: &'static str) -> Result<(), ReadError> {
@@ -111,6 +112,27 @@ impl Writer<'_> {
             })
         }
     }
+}
+
+/// Makes everything under a path durable at once: one file after another takes a second for a hundred.
+#[cfg(target_os = "linux")]
+fn flush(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_file() {
+        file.sync_data()
+    } else {
+        Ok(rustix::fs::syncfs(file)?)
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn flush(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            flush(&entry?.path())?;
+        }
+    }
+    File::open(path)?.sync_all()
 }
 
 fn temporary_name(target: &Path) -> Result<PathBuf, ReadError> {

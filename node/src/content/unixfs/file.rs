@@ -10,13 +10,34 @@ use crate::content::block::{DAG_PB, RAW, cid_of};
 use crate::content::store::StoreError;
 
 /// How files are cut and joined. Both sides of a network need not agree, but equal layouts give equal CIDs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Layout {
     /// `ipfs add --cid-version=1`: chunks of 256 KiB, 174 links a node.
     #[default]
+    #[serde(rename = "cidv1-raw-256k-174")]
     Cidv1Raw256k174,
     /// The profile of IPIP-499: chunks of 1 MiB, 1,024 links a node.
+    #[serde(rename = "unixfs-v1-2025")]
     UnixfsV1Of2025,
+}
+
+/// A layout that nobody knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no layout; known are cidv1-raw-256k-174 (as `ipfs add --cid-version=1`) and unixfs-v1-2025"
+)]
+pub struct UnknownLayout(String);
+
+impl std::str::FromStr for Layout {
+    type Err = UnknownLayout;
+
+    fn from_str(name: &str) -> Result<Self, UnknownLayout> {
+        match name {
+            "cidv1-raw-256k-174" => Ok(Self::Cidv1Raw256k174),
+            "unixfs-v1-2025" => Ok(Self::UnixfsV1Of2025),
+            other => Err(UnknownLayout(other.to_owned())),
+        }
+    }
 }
 
 impl Layout {

@@ -12,12 +12,13 @@ mod node;
 mod path;
 mod read;
 
-pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader};
+pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader, measure};
 pub use error::{AddError, NodeError, ReadError};
 pub use export::{Limits, export};
-pub use file::Layout;
-pub use node::{links, may_have_links};
+pub use file::{Layout, UnknownLayout};
+pub use node::{declared_size, links, may_have_links};
 pub use path::ContentPath;
+pub(crate) use path::escape_url;
 pub use read::{Entry, EntryKind, FileReader, Resolved, list, resolve};
 
 #[cfg(test)]

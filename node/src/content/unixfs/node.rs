@@ -26,6 +26,22 @@ pub fn links(cid: &Cid, block: &[u8]) -> Result<Vec<Cid>, NodeError> {
     }
 }
 
+/// Bytes of all blocks under a block, itself included, as it declares; not verified, and blocks that stand twice count
+/// twice.
+///
+/// # Errors
+/// [`NodeError`] when the bytes are no dag-pb node.
+pub fn declared_size(cid: &Cid, block: &Bytes) -> Result<u64, NodeError> {
+    let own = block.len() as u64;
+    if !may_have_links(cid) {
+        return Ok(own);
+    }
+    let links = PbNode::decode(block)?.links;
+    Ok(links
+        .iter()
+        .fold(own, |sum, link| sum.saturating_add(link.total_size)))
+}
+
 /// Whether blocks of this codec can link to others.
 #[must_use]
 pub fn may_have_links(cid: &Cid) -> bool {

@@ -1,6 +1,6 @@
 //! `CID/name/name`, as people write it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use cid::Cid;
@@ -26,6 +26,17 @@ impl From<Cid> for ContentPath {
 }
 
 impl ContentPath {
+    /// The path as a gateway takes it, names percent-encoded.
+    #[must_use]
+    pub fn to_url(&self) -> String {
+        let mut url = format!("/ipfs/{}", self.root);
+        for name in &self.names {
+            url.push('/');
+            url.push_str(&escape_url(name));
+        }
+        url
+    }
+
     /// The path of `name` under this one.
     #[must_use]
     pub fn join(mut self, name: &str) -> Self {
@@ -61,6 +72,20 @@ impl fmt::Display for ContentPath {
         write!(out, "{}", self.root)?;
         self.names.iter().try_for_each(|name| write!(out, "/{name}"))
     }
+}
+
+/// Percent-encodes all but letters, digits and `-._~`; a name with a colon in front would be read as a scheme.
+pub(crate) fn escape_url(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            // Writing to a string does not fail.
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
 }
 
 /// Whether a name stays inside the directory that it is written to, on every system.

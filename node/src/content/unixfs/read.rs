@@ -173,8 +173,10 @@ impl<'a> FileReader<'a> {
             };
             if part.size <= self.skip {
                 self.skip -= part.size;
-            } else {
-                self.load_part(part, depth)?;
+            } else if let Err(error) = self.load_part(part, depth) {
+                // Whoever can fetch the block tries again.
+                self.todo.push((part, depth));
+                return Err(error);
             }
         }
     }

@@ -8,7 +8,7 @@ use libp2p::gossipsub::{MessageAcceptance, PublishError};
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::DialError;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
-use libp2p::{Multiaddr, PeerId, kad};
+use libp2p::{Multiaddr, PeerId};
 use std::sync::Arc;
 
 impl Driver {
@@ -26,12 +26,7 @@ impl Driver {
             Command::Peer { peer, done } => answer(done, Ok(self.peers.get(&peer).cloned())),
             Command::Record { peer, done } => self.record(peer, done),
             Command::Provide { key, done } => answer(done, self.provide(&key)),
-            Command::StopProviding { key } => {
-                self.swarm
-                    .behaviour_mut()
-                    .kad
-                    .stop_providing(&kad::RecordKey::new(&key));
-            }
+            Command::StopProviding { key } => self.stop_providing(&key),
             Command::Providers { key, limit, done } => self.find_providers(&key, limit, done),
             Command::Listeners { done } => answer(done, Ok(self.listeners())),
         }

@@ -53,6 +53,11 @@ impl Driver {
         }
     }
 
+    pub(super) fn stop_providing(&mut self, key: &[u8]) {
+        let key = kad::RecordKey::new(&key);
+        self.swarm.behaviour_mut().kad.stop_providing(&key);
+    }
+
     pub(super) fn find_providers(&mut self, key: &[u8], limit: usize, done: Done<Vec<PeerId>>) {
         self.look_up(key, limit, Asker::Command(done));
     }
@@ -83,6 +88,7 @@ impl Driver {
                     tracing::warn!(%cid, "{error}");
                 }
             }
+            bitswap::Event::StopProviding { cid } => self.stop_providing(&cid.hash().to_bytes()),
             bitswap::Event::Offence { .. } => self.metrics.offence("bitswap"),
         }
     }

@@ -19,7 +19,7 @@ use libp2p::swarm::{
     THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
@@ -36,6 +36,8 @@ use crate::content::store::Store;
 
 /// Replies being read from disk at once.
 const MAX_ANSWERS: usize = 8;
+/// Look-ups under way for people.
+const MAX_FINDERS: usize = 64;
 /// How often sessions and connections are looked over.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
@@ -50,6 +52,8 @@ pub struct Behaviour {
     ledger: Ledger,
     commands: mpsc::Receiver<Command>,
     sessions: BTreeMap<SessionId, mpsc::Sender<Arrival>>,
+    /// People who want to know who has something.
+    finders: Vec<(Cid, oneshot::Sender<Vec<PeerId>>)>,
     peers: BTreeMap<PeerId, Peer>,
     /// Where peers said they are, for dials of our own.
     addresses: PeerAddresses,
@@ -91,6 +95,7 @@ impl Behaviour {
             ledger: Ledger::default(),
             commands,
             sessions: BTreeMap::new(),
+            finders: Vec::new(),
             peers: BTreeMap::new(),
             addresses: PeerAddresses::default(),
             jobs: JoinSet::new(),
@@ -105,6 +110,9 @@ impl Behaviour {
 
     /// The answer to [`Event::FindProviders`]. They are dialled, and asked by every fetch that wants `cid`.
     pub fn providers_found(&mut self, cid: Cid, peers: Vec<PeerId>) {
+        for (_, found) in self.finders.extract_if(.., |(wanted, _)| *wanted == cid) {
+            let _ = found.send(peers.clone());
+        }
         self.client_event(ClientEvent::Found { cid, peers });
     }
 
@@ -221,7 +229,22 @@ impl Behaviour {
             }
             Command::Close { session } => self.close(session),
             Command::Provide { cid } => self.out.push_back(ToSwarm::GenerateEvent(Event::Provide { cid })),
+            Command::StopProviding { cid } => {
+                self.out
+                    .push_back(ToSwarm::GenerateEvent(Event::StopProviding { cid }));
+            }
+            Command::Find { cid, found } => self.find(cid, found),
             Command::Added => self.ledger.look_again(),
+        }
+    }
+
+    /// Beyond the bound the question is dropped, which its asker sees.
+    fn find(&mut self, cid: Cid, found: oneshot::Sender<Vec<PeerId>>) {
+        self.finders.retain(|(_, found)| !found.is_closed());
+        if self.finders.len() < MAX_FINDERS {
+            self.finders.push((cid, found));
+            self.out
+                .push_back(ToSwarm::GenerateEvent(Event::FindProviders { cid }));
         }
     }
 

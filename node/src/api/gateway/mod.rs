@@ -1,0 +1,197 @@
+//! `GET /ipfs/CID/path`: a path gateway (<https://specs.ipfs.tech/http-gateways/path-gateway/>) on the local API, for
+//! browsers, `curl` and programs that read over HTTP. Files come with ranges, directories as their `index.html`, as a
+//! listing, or as JSON; `?format=raw` gives one block and `?format=car` everything under the path.
+//!
+//! It needs no token, as a browser has none: it reads public content and changes nothing. Requests that name another
+//! host than this machine are refused, so that a web page cannot reach it under a name of its own.
+
+mod blocks;
+mod directory;
+mod file;
+mod range;
+
+use super::ApiError;
+use super::routes::State;
+use crate::content::command::PATIENCE;
+use crate::content::unixfs::{EntryKind, ReadError, Resolved};
+use crate::content::{Content, ContentPath, DemandError, FetchError};
+use axum::Router;
+use axum::extract::{Path, Query, Request, State as Shared};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde::Deserialize;
+use std::net::IpAddr;
+
+/// Content never changes under its CID.
+const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=29030400, immutable");
+/// Pages from content run no scripts on this origin, which is the API's too.
+const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
+
+pub(super) fn routes() -> Router<State> {
+    Router::new()
+        .route("/ipfs/{*path}", get(serve))
+        .layer(middleware::from_fn(from_here))
+}
+
+/// What a request asks for.
+struct Asked<'a> {
+    content: &'a Content,
+    path: ContentPath,
+    found: Resolved,
+    method: Method,
+    headers: HeaderMap,
+}
+
+#[derive(Debug, Deserialize)]
+struct Options {
+    format: Option<String>,
+    /// The name a browser saves the file under.
+    filename: Option<String>,
+}
+
+async fn serve(
+    Shared(state): Shared<State>,
+    Path(path): Path<String>,
+    Query(options): Query<Options>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let content = state.content()?;
+    let parsed: ContentPath = path
+        .parse()
+        .map_err(|e: ReadError| ApiError::BadRequest(e.to_string()))?;
+    if wants(&options, &headers, "raw") {
+        return blocks::raw(content, parsed, &headers).await;
+    }
+    let found = content
+        .on_demand(PATIENCE)
+        .resolve(parsed.clone())
+        .await
+        .map_err(|error| refused(&error))?;
+    if wants(&options, &headers, "car") {
+        return blocks::car(content, found.cid).await;
+    }
+    let asked = Asked {
+        content,
+        path: parsed,
+        found,
+        method,
+        headers,
+    };
+    let mut response = match found.kind {
+        EntryKind::File => file::serve(&asked, options.filename.as_deref()).await?,
+        EntryKind::Directory if !path.ends_with('/') => directory::redirect(&uri),
+        EntryKind::Directory => directory::serve(asked, &path).await?,
+    };
+    if let Ok(shown) = HeaderValue::from_str(uri.path()) {
+        response.headers_mut().insert("x-ipfs-path", shown);
+    }
+    Ok(response)
+}
+
+/// Whether `?format=` or `Accept: application/vnd.ipld.` names `format`.
+fn wants(options: &Options, headers: &HeaderMap, format: &str) -> bool {
+    match &options.format {
+        Some(asked) => asked == format,
+        None => accepts(headers, &format!("application/vnd.ipld.{format}")),
+    }
+}
+
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|accepted| accepted.contains(kind))
+}
+
+/// Whether the asker has this version already.
+fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|known| {
+            known
+                .split(',')
+                .map(|one| one.trim().trim_start_matches("W/"))
+                .any(|one| one == tag || one == "*")
+        })
+}
+
+fn not_modified(tag: &str) -> Response {
+    (StatusCode::NOT_MODIFIED, [(header::ETAG, tag.to_owned())]).into_response()
+}
+
+fn refused(error: &DemandError) -> ApiError {
+    let text = error.to_string();
+    match error {
+        DemandError::Read(ReadError::NoEntry { .. }) => ApiError::NotFound(text),
+        DemandError::Read(ReadError::Write { .. } | ReadError::Store(_)) => ApiError::Internal(text),
+        DemandError::Read(_) => ApiError::BadRequest(text),
+        DemandError::Nobody { .. } | DemandError::Fetch(FetchError::Deadline { .. }) => {
+            ApiError::Timeout(text)
+        }
+        DemandError::Fetch(_) => ApiError::Unavailable(text),
+    }
+}
+
+/// Refuses requests for other hosts: a name that somebody else points at this machine.
+async fn from_here(request: Request, next: Next) -> Response {
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    if host.is_none_or(is_this_machine) {
+        next.run(request).await
+    } else {
+        ApiError::BadRequest("this gateway answers for 127.0.0.1 and localhost only".to_owned())
+            .into_response()
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.ends_with(':') => name,
+        _ => host,
+    };
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_answered_for() {
+        for host in [
+            "127.0.0.1:4000",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:80",
+            "127.0.0.1",
+        ] {
+            assert!(is_this_machine(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:4000",
+            "10.0.0.1:80",
+            "localhost.evil.example",
+            "",
+        ] {
+            assert!(!is_this_machine(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_known_version_is_recognised() {
+        let mut headers = HeaderMap::new();
+        assert!(!is_known(&headers, "\"a\""));
+        headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"b\", W/\"a\""));
+        assert!(is_known(&headers, "\"a\""));
+        assert!(!is_known(&headers, "\"c\""));
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a command was not carried out.
+
+use std::time::Duration;
+
+use cid::Cid;
+
+use crate::content::bitswap::Offline;
+use crate::content::car::CarError;
+use crate::content::store::StoreError;
+use crate::content::unixfs::{AddError, ReadError};
+use crate::content::{DemandError, FetchError};
+
+impl CommandError {
+    /// Whether it needs a running node, which there is not.
+    #[must_use]
+    pub fn is_offline(&self) -> bool {
+        matches!(
+            self,
+            Self::Offline(_)
+                | Self::Fetch(FetchError::Offline { .. })
+                | Self::Demand(DemandError::Fetch(FetchError::Offline { .. }))
+        )
+    }
+}
+
+/// Why a command was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The file or directory could not be added.
+    #[error(transparent)]
+    Add(#[from] AddError),
+    /// The content could not be read or written out.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It is not all here, and did not come.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A block of it did not come.
+    #[error(transparent)]
+    Demand(#[from] DemandError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The CAR file is refused or cannot be written.
+    #[error(transparent)]
+    Car(#[from] CarError),
+    /// It needs a network.
+    #[error(transparent)]
+    Offline(#[from] Offline),
+    /// Nobody sends it.
+    #[error(
+        "nobody has sent anything of {cid} for {} s: no peer that can be reached has it; what has arrived is kept",
+        patience.as_secs()
+    )]
+    Stalled {
+        /// What was fetched.
+        cid: Cid,
+        /// How long nothing came.
+        patience: Duration,
+    },
+    /// Text that is no CID.
+    #[error("{text:?} is no CID: one is letters and digits, such as bafybei...")]
+    NoCid {
+        /// The text.
+        text: String,
+    },
+    /// It is not pinned.
+    #[error("{cid} is not pinned; `hanzod content ls` shows what is")]
+    NotPinned {
+        /// The root.
+        cid: Cid,
+    },
+}

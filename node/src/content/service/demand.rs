@@ -1,0 +1,126 @@
+//! Reading what may not be here yet: missing blocks are fetched on the way.
+
+use std::time::Duration;
+
+use cid::Cid;
+use tokio::time::timeout;
+
+use super::{Content, FetchError, blocking};
+use crate::content::bitswap::{Arrival, Session};
+use crate::content::store::Store;
+use crate::content::unixfs::{self, ContentPath, Entry, FileReader, ReadError, Resolved};
+
+/// Why content could not be read, held or not.
+#[derive(Debug, thiserror::Error)]
+pub enum DemandError {
+    /// It makes no sense, or the store failed.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A block is missing and did not come.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// A block is missing and nobody sent it.
+    #[error("nobody has sent block {cid} for {} s: no peer that can be reached has it", patience.as_secs())]
+    Nobody {
+        /// The block.
+        cid: Cid,
+        /// How long it was waited for.
+        patience: Duration,
+    },
+}
+
+/// Reads paths, fetching the blocks that are missing one by one.
+#[derive(Debug)]
+pub struct Demand {
+    content: Content,
+    /// How long one block is waited for.
+    patience: Duration,
+    /// Opened when something is missing.
+    session: Option<Session>,
+}
+
+impl Content {
+    /// A reader that waits up to `patience` for each block that is missing.
+    #[must_use]
+    pub fn on_demand(&self, patience: Duration) -> Demand {
+        Demand {
+            content: self.clone(),
+            patience,
+            session: None,
+        }
+    }
+}
+
+impl Demand {
+    /// What a path leads to.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub async fn resolve(&mut self, path: ContentPath) -> Result<Resolved, DemandError> {
+        self.read(move |store| unixfs::resolve(store, &path)).await
+    }
+
+    /// The entries of a directory.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub async fn ls(&mut self, path: ContentPath) -> Result<Vec<Entry>, DemandError> {
+        self.read(move |store| {
+            let directory = unixfs::resolve(store, &path)?;
+            unixfs::list(store, &directory.cid)
+        })
+        .await
+    }
+
+    /// The size of a file in bytes.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub async fn file_size(&mut self, path: ContentPath) -> Result<u64, DemandError> {
+        self.read(move |store| FileReader::open(store, &path).map(|reader| reader.size()))
+            .await
+    }
+
+    /// Fetches one block.
+    ///
+    /// # Errors
+    /// [`DemandError::Fetch`], [`DemandError::Nobody`].
+    pub async fn block(&mut self, cid: Cid) -> Result<(), DemandError> {
+        let offline = |reason| FetchError::Offline { root: cid, reason };
+        let session = match &mut self.session {
+            Some(session) => session,
+            none => none.insert(self.content.fetcher.open(Vec::new()).await.map_err(offline)?),
+        };
+        session.want(vec![cid]).await.map_err(offline)?;
+        match timeout(self.patience, session.next()).await {
+            Ok(Ok(Arrival::Stored { .. })) => Ok(()),
+            Ok(Ok(Arrival::Failed { error, .. })) => Err(FetchError::Store(error).into()),
+            Ok(Err(reason)) => Err(offline(reason).into()),
+            Err(_) => {
+                // What still comes for it must not be taken for the next block.
+                self.session = None;
+                Err(DemandError::Nobody {
+                    cid,
+                    patience: self.patience,
+                })
+            }
+        }
+    }
+
+    /// Repeats `work` until no block is missing.
+    async fn read<T: Send + 'static>(
+        &mut self,
+        work: impl Fn(&Store) -> Result<T, ReadError> + Clone + Send + 'static,
+    ) -> Result<T, DemandError> {
+        loop {
+            let (store, work) = (self.content.store.clone(), work.clone());
+            match blocking(move || work(&store)).await {
+                Ok(found) => return Ok(found),
+                Err(error) => match error.missing_block() {
+                    Some(cid) => self.block(cid).await?,
+                    None => return Err(error.into()),
+                },
+            }
+        }
+    }
+}
