@@ -17,6 +17,7 @@
 //! sync requests, counted in `gym_net_dropped_total`.
 
 mod behaviour;
+mod coalesce;
 pub(crate) mod codec;
 mod command;
 mod config;

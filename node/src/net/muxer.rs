@@ -1,6 +1,7 @@
 //! yamux with a bounded receive window. libp2p's own wrapper leaves yamux's default of 1 GiB for each connection, which
 //! hands a peer that much of this machine's memory; everything else is as there.
 
+use super::coalesce::Coalesce;
 use futures::{AsyncRead, AsyncWrite, ready};
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
@@ -16,9 +17,9 @@ const MAX_STREAMS: usize = 128;
 /// Bytes received and not yet read, all streams of a connection together: each stream's first 256 KiB, and as much again
 /// for those that grow.
 const RECEIVE_WINDOW: usize = 2 * MAX_STREAMS * 256 * 1024;
-/// Payload of the frames sent: large enough that writing one fills what rustls hands to the socket at once, small enough
-/// that another stream's turn comes soon.
-const FRAME: usize = 64 * 1024;
+/// Payload of the frames sent: large enough that what a frame costs in tasks woken and queues passed is little beside its
+/// bytes, small enough that another stream's turn comes soon.
+pub(super) const FRAME: usize = 256 * 1024;
 /// Inbound streams that wait to be taken; what comes beyond them is dropped.
 const MAX_WAITING: usize = 256;
 
@@ -76,7 +77,7 @@ where
 /// wait here.
 #[derive(Debug)]
 pub(super) struct Muxer<C> {
-    connection: Connection<C>,
+    connection: Connection<Coalesce<C>>,
     waiting: VecDeque<Stream>,
     waker: Option<Waker>,
 }
@@ -84,7 +85,7 @@ pub(super) struct Muxer<C> {
 impl<C: AsyncRead + AsyncWrite + Unpin> Muxer<C> {
     fn new(io: C, config: yamux::Config, mode: Mode) -> Self {
         Self {
-            connection: Connection::new(io, config, mode),
+            connection: Connection::new(Coalesce::new(io), config, mode),
             waiting: VecDeque::new(),
             waker: None,
         }

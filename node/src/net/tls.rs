@@ -28,6 +28,8 @@ use std::sync::Arc;
 /// The upgrade's name.
 pub(super) const NAME: &str = "/tls/1.0.0";
 const ALPN: &[u8] = b"libp2p";
+/// Bytes that are encrypted before the socket takes them: a frame of the multiplexer with its header, in one piece.
+const BUFFER: usize = super::muxer::FRAME + 16 * 1024;
 
 /// Why a connection could not be secured.
 #[derive(Debug, thiserror::Error)]
@@ -133,7 +135,11 @@ where
     type Future = BoxFuture<'static, Result<Secured<C>, TlsError>>;
 
     fn upgrade_inbound(self, socket: C, _: Self::Info) -> Self::Future {
-        Box::pin(async move { identified(self.acceptor.accept(socket).await?.into()) })
+        Box::pin(async move {
+            let mut stream = self.acceptor.accept(socket).await?;
+            stream.get_mut().1.set_buffer_limit(Some(BUFFER));
+            identified(stream.into())
+        })
     }
 }
 
@@ -148,7 +154,11 @@ where
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
         // An unspecified address keeps the server's name out of the handshake, as libp2p asks.
         let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0])));
-        Box::pin(async move { identified(self.connector.connect(name, socket).await?.into()) })
+        Box::pin(async move {
+            let mut stream = self.connector.connect(name, socket).await?;
+            stream.get_mut().1.set_buffer_limit(Some(BUFFER));
+            identified(stream.into())
+        })
     }
 }
 
