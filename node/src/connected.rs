@@ -1,7 +1,7 @@
 //! A node's network and sealed links: what jobs run on, and what the ring's benchmark runs on without them.
 
 use crate::identity::NodeIdentity;
-use crate::link::{Acceptor, Buffers, LinkContext, LinkPool};
+use crate::link::{Acceptor, Buffers, LinkContext, LinkPool, Rates};
 use crate::metrics::Metrics;
 use crate::net::{self, Driver, NetEvent, NetHandle};
 use crate::runtime::StartError;
@@ -58,6 +58,7 @@ impl Connected {
             config: limits,
             epoch: Instant::now(),
             buffers: Buffers::default(),
+            rates: Rates::default(),
         };
         let acceptor = Acceptor::new(context.clone()).map_err(|_| StartError::Links)?;
         tasks.spawn(started.driver.run(stop.clone()));

@@ -8,7 +8,7 @@ use gym_protocol::message::LinkHeader;
 use hanzod::content::{self, bitswap, unixfs::Layout};
 use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
-use hanzod::link::{Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD};
+use hanzod::link::{Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Rates};
 use hanzod::metrics::Metrics;
 use hanzod::net::{self, Acceptance, Driver, Mdns, NetEvent, NetHandle, Topic};
 use hanzod::role::{Role, Roles};
@@ -68,6 +68,7 @@ impl Peer {
             config: gym_crypto::link::Config::default(),
             epoch: Instant::now(),
             buffers: Buffers::default(),
+            rates: Rates::default(),
         };
         tokio::spawn(started.driver.run(stop.clone()));
         tokio::spawn(Acceptor::new(context.clone()).unwrap().run());
@@ -226,6 +227,31 @@ async fn frames_arrive_in_order_sealed_and_counted() {
     let ring = [("kind", "ring")];
     assert_eq!(a.metrics.get("gym_link_sent_bytes_total", &ring), expected);
     assert_eq!(b.metrics.get("gym_link_received_bytes_total", &ring), expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_sends_tell_a_bandwidth() {
+    let (a, mut b) = pair().await;
+    let (to, links, rates) = (b.peer(), a.links.clone(), a.links.rates());
+    assert_eq!((rates.to(&to), rates.best()), (None, None));
+    let header = a.header(&to, 0);
+    let taking = tokio::spawn(async move { while b.events.recv().await.is_some() {} });
+    // A busy machine may tear a burst apart before it is long enough.
+    let measured = async {
+        while rates.to(&to).is_none() {
+            for _ in 0..32 {
+                let frame = links.send(to.clone(), header.clone(), vec![3; 1 << 20]);
+                frame.await.unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(120), measured)
+        .await
+        .unwrap();
+    assert!(rates.to(&to).is_some_and(|rate| rate > 0));
+    assert_eq!(rates.best(), rates.to(&to));
+    taking.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

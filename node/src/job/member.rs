@@ -8,7 +8,7 @@ use super::service::Service;
 use super::state::{ModelState, Names, Origin};
 use super::trainer::{Task, TrainTask};
 use crate::content::{Content, Pin};
-use crate::link::Damage;
+use crate::link::{Damage, Rates};
 use crate::net::{PeerInfo, Standing};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{Action, Config, Event, Held, Member};
@@ -116,13 +116,15 @@ impl Service {
         }
     }
 
-    /// The round trips of the last pings, before the manifest of the round orders its ring.
+    /// The round trips of the last pings and the bandwidths of the last long sends, before the manifest of the round
+    /// orders its ring.
     fn measure_links(&self, id: &CidBytes) {
         let (net, job) = (self.tools.net.clone(), id.clone());
+        let rates = self.tools.outbox.rates();
         self.tools.spawn(async move {
             // A network that is stopping has no peers.
             let peers = net.peers().await.unwrap_or_default();
-            let links = peers.into_iter().filter_map(link).collect();
+            let links = peers.into_iter().filter_map(|info| link(info, &rates)).collect();
             Done::Measured { job, links }
         });
     }
@@ -388,12 +390,14 @@ pub(crate) async fn add_checkpoint(
     Ok((state, CidBytes::from_cid(&added.cid)))
 }
 
-/// A measured link: half the round trip. Pings carry too little to tell a bandwidth.
-fn link(info: PeerInfo) -> Option<Link> {
+/// A measured link: half the round trip of the last ping, and the bandwidth of the last long sends. A peer to which none
+/// went is taken to be as near as the best known one: what an uplink carries, it carries to anybody.
+fn link(info: PeerInfo, rates: &Rates) -> Option<Link> {
     let delay = info.rtt.filter(|_| info.standing == Standing::Member)? / 2;
+    let bytes_per_ms = rates.to(&info.peer).or_else(|| rates.best()).unwrap_or(0);
     Some(Link {
         peer: info.peer,
         delay_us: u32::try_from(delay.as_micros()).unwrap_or(u32::MAX),
-        bytes_per_ms: 0,
+        bytes_per_ms,
     })
 }

@@ -17,6 +17,7 @@ mod offence;
 mod outbox;
 mod outgoing;
 mod pool;
+mod rate;
 mod watch;
 
 pub use buffers::Buffers;
@@ -24,6 +25,7 @@ pub use incoming::Acceptor;
 pub use offence::LinkOffence;
 pub use outbox::Outbox;
 pub use pool::{Damage, LinkError, LinkPool};
+pub use rate::Rates;
 
 use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;
@@ -72,6 +74,8 @@ pub struct LinkContext {
     pub epoch: Instant,
     /// Memory for payloads.
     pub buffers: Buffers,
+    /// The bandwidths that links have shown.
+    pub rates: Rates,
 }
 
 impl std::fmt::Debug for LinkContext {

@@ -30,6 +30,12 @@ impl Outbox {
         }
     }
 
+    /// The bandwidths that its links have shown.
+    #[must_use]
+    pub fn rates(&self) -> super::Rates {
+        self.links.rates()
+    }
+
     /// Queues a frame. `false` when the peer's queue is full: it takes nothing.
     pub fn send(&mut self, to: &PeerBytes, header: LinkHeader, payload: Vec<u8>, damage: Damage) -> bool {
         let queue = match self.queues.get(to) {

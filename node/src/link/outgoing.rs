@@ -2,6 +2,7 @@
 
 use super::frame;
 use super::pool::Damage;
+use super::rate::Burst;
 use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
@@ -37,6 +38,7 @@ pub(super) struct Writer {
     to: PeerBytes,
     queue: mpsc::Receiver<Outgoing>,
     link: Option<Link>,
+    burst: Burst,
 }
 
 /// An open link.
@@ -78,6 +80,7 @@ impl Writer {
             to,
             queue,
             link: None,
+            burst: Burst::default(),
         }
     }
 
@@ -85,17 +88,31 @@ impl Writer {
     pub(super) async fn run(mut self) {
         let stop = self.context.stop.clone();
         while let Some(outgoing) = self.next().await {
+            self.burst.begin(self.context.epoch.elapsed());
             let delivered = tokio::select! {
                 delivered = self.deliver(&outgoing) => delivered,
                 () = stop.cancelled() => Err(SendError::Stopped),
             };
             match delivered {
-                Ok(()) => self.context.buffers.give(outgoing.payload),
-                Err(error) => self.failed(outgoing.header, &error).await,
+                Ok(()) => self.delivered(outgoing.payload),
+                Err(error) => {
+                    self.burst = Burst::default();
+                    self.failed(outgoing.header, &error).await;
+                }
             }
         }
         if let Some(mut link) = self.link.take() {
             let _ = timeout(FIRST_PAUSE, link.stream.close()).await;
+        }
+    }
+
+    fn delivered(&mut self, payload: Vec<u8>) {
+        self.burst.sent(self.context.epoch.elapsed(), payload.len());
+        self.context.buffers.give(payload);
+        if self.queue.is_empty()
+            && let Some(rate) = self.burst.end()
+        {
+            self.context.rates.take(&self.to, rate);
         }
     }
 

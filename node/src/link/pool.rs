@@ -1,7 +1,7 @@
 //! The sending side as others use it: one queue and one writer task for each peer.
 
 use super::outgoing::{Outgoing, Writer};
-use super::{FRAME_DEADLINE, LinkContext, MAX_PAYLOAD};
+use super::{FRAME_DEADLINE, LinkContext, MAX_PAYLOAD, Rates};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use std::collections::HashMap;
@@ -70,6 +70,12 @@ impl LinkPool {
             context,
             writers: Arc::default(),
         }
+    }
+
+    /// The bandwidths that its links have shown.
+    #[must_use]
+    pub fn rates(&self) -> Rates {
+        self.context.rates.clone()
     }
 
     /// Queues a frame for `to`, waiting while its queue is full. What cannot be delivered within a minute from then is
