@@ -44,10 +44,10 @@ struct RingArgs {
     /// Rounds that count; one more comes first, with the handshakes
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: u32,
-    /// Run member K's process through this command, {} standing for K (such as `ip netns exec ring{}`)
+    /// Run member K's process through this command, {} standing for K, {+1} for K+1 (such as `ip netns exec gym{+1}`)
     #[arg(long, value_name = "COMMAND")]
     through: Option<String>,
-    /// The address that member K listens on, {} standing for K
+    /// The address that member K listens on, {} standing for K, {+1} for K+1
     #[arg(long, default_value = "/ip4/127.0.0.1/tcp/0", value_name = "MULTIADDR")]
     listen: String,
     /// End with one JSON object on the last line of standard output
@@ -68,5 +68,24 @@ fn wire(name: &str) -> anyhow::Result<Wire> {
     match Wire::from_str(name) {
         Ok(wire) => Ok(wire),
         Err(e) => bail!("--wire: {e}"),
+    }
+}
+
+/// `text` with member `slot`'s number in it: from 0 for `{}`, from 1 for `{+1}`.
+fn numbered(text: &str, slot: u32) -> String {
+    text.replace("{}", &slot.to_string())
+        .replace("{+1}", &(slot + 1).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::numbered;
+
+    #[test]
+    fn members_are_numbered_from_0_or_from_1() {
+        assert_eq!(
+            numbered("/ip4/10.77.0.{+1}/tcp/410{}", 2),
+            "/ip4/10.77.0.3/tcp/4102"
+        );
     }
 }

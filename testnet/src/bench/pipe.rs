@@ -25,7 +25,7 @@ impl Member {
         let words: Vec<String> = through
             .unwrap_or_default()
             .split_whitespace()
-            .map(|w| w.replace("{}", &slot.to_string()))
+            .map(|w| super::numbered(w, slot))
             .collect();
         let mut command = match words.split_first() {
             Some((first, rest)) => {

@@ -74,7 +74,7 @@ fn connect(args: &RingArgs, folder: &RunFolder) -> anyhow::Result<Vec<Member>> {
             elements: elements(args),
             wire: args.wire.clone(),
             home: folder.home(&format!("member-{slot}")),
-            listen: args.listen.replace("{}", &slot.to_string()),
+            listen: super::numbered(&args.listen, slot),
         }))?;
         ring.push(member);
     }
