@@ -109,7 +109,7 @@ def main():
     p.add_argument("--loss", type=float, default=0)
     a = p.parse_args()
     if a.wan and "NETLAB_NAMES" not in os.environ:
-        os.execv(NETLAB, [NETLAB, "run", "--members", str(a.members), "--delay-ms", str(a.delay_ms), "--mbit",
+        os.execv(NETLAB, [NETLAB, "run", "--prefix", "ring", "--members", str(a.members), "--delay-ms", str(a.delay_ms), "--mbit",
                           str(a.mbit), "--loss", str(a.loss), "--", sys.executable, *sys.argv])
     a.testnet = os.path.abspath(a.testnet)
     a.spaces = list(zip(os.environ["NETLAB_NAMES"].split(), os.environ["NETLAB_ADDRESSES"].split())) if a.wan else []
