@@ -108,11 +108,14 @@ impl Form<2> for Bf16 {
 
 fn begin_as<F: Form<B>, const B: usize>(delta: &[f32], weight: f32) -> Vec<u8> {
     let mut payload = vec![0; delta.len() * B];
-    wide(|| {
-        for (to, d) in payload.as_chunks_mut::<B>().0.iter_mut().zip(delta) {
-            *to = F::put(d * weight);
-        }
-    });
+    wide(
+        #[inline(always)]
+        || {
+            for (to, d) in payload.as_chunks_mut::<B>().0.iter_mut().zip(delta) {
+                *to = F::put(d * weight);
+            }
+        },
+    );
     payload
 }
 
@@ -121,13 +124,16 @@ fn add_as<F: Form<B>, const B: usize>(
     delta: &[f32],
     weight: f32,
 ) -> Result<(), BadElement> {
-    wide(|| {
-        by_parts::<F, B>(payload, |start, sums| {
-            for (sum, d) in sums.iter_mut().zip(&delta[start..]) {
-                *sum = F::put(F::get(*sum) + d * weight);
-            }
-        })
-    })
+    wide(
+        #[inline(always)]
+        || {
+            by_parts::<F, B>(payload, |start, sums| {
+                for (sum, d) in sums.iter_mut().zip(&delta[start..]) {
+                    *sum = F::put(F::get(*sum) + d * weight);
+                }
+            })
+        },
+    )
 }
 
 fn close_as<F: Form<B>, const B: usize>(
@@ -136,35 +142,44 @@ fn close_as<F: Form<B>, const B: usize>(
     weight: f32,
     total: f32,
 ) -> Result<(), BadElement> {
-    wide(|| {
-        by_parts::<F, B>(payload, |start, sums| {
-            for (sum, d) in sums.iter_mut().zip(&mut delta[start..]) {
-                *sum = F::put((F::get(*sum) + *d * weight) / total);
-                *d = F::get(*sum);
-            }
-        })
-    })
+    wide(
+        #[inline(always)]
+        || {
+            by_parts::<F, B>(payload, |start, sums| {
+                for (sum, d) in sums.iter_mut().zip(&mut delta[start..]) {
+                    *sum = F::put((F::get(*sum) + *d * weight) / total);
+                    *d = F::get(*sum);
+                }
+            })
+        },
+    )
 }
 
 fn close_alone_as<F: Form<B>, const B: usize>(delta: &mut [f32], weight: f32, total: f32) {
-    wide(|| {
-        delta
-            .iter_mut()
-            .for_each(|d| *d = F::get(F::put(*d * weight / total)));
-    });
+    wide(
+        #[inline(always)]
+        || {
+            delta
+                .iter_mut()
+                .for_each(|d| *d = F::get(F::put(*d * weight / total)));
+        },
+    );
 }
 
 fn read_as<F: Form<B>, const B: usize>(payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {
-    wide(|| {
-        let parts = payload.as_chunks::<B>().0.chunks(CHECKED);
-        for (i, (part, mean)) in parts.zip(mean.chunks_mut(CHECKED)).enumerate() {
-            check::<F, B>(i, part)?;
-            for (value, m) in part.iter().zip(mean) {
-                *m = F::get(*value);
+    wide(
+        #[inline(always)]
+        || {
+            let parts = payload.as_chunks::<B>().0.chunks(CHECKED);
+            for (i, (part, mean)) in parts.zip(mean.chunks_mut(CHECKED)).enumerate() {
+                check::<F, B>(i, part)?;
+                for (value, m) in part.iter().zip(mean) {
+                    *m = F::get(*value);
+                }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        },
+    )
 }
 
 /// Calls `act` with the first element and the bytes of each part, once all of it is finite.

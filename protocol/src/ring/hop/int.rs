@@ -22,13 +22,16 @@ pub(in crate::ring) struct Own<'a> {
 pub(in crate::ring) fn begin(own: &mut Own<'_>) -> Vec<u8> {
     let width = pack::width(own.levels, 1);
     let mut payload = vec![0; pack::packed_len(own.delta.len(), width)];
-    wide(|| {
-        let mut sums = [0; BLOCK];
-        for b in 0..own.scales.len() {
-            let len = own.add(b, &mut sums, Start::Zero);
-            put(&sums, len, width, block_bytes(&mut payload, b, width));
-        }
-    });
+    wide(
+        #[inline(always)]
+        || {
+            let mut sums = [0; BLOCK];
+            for b in 0..own.scales.len() {
+                let len = own.add(b, &mut sums, Start::Zero);
+                put(&sums, len, width, block_bytes(&mut payload, b, width));
+            }
+        },
+    );
     payload
 }
 
@@ -43,15 +46,18 @@ pub(in crate::ring) fn add(
         pack::width(own.levels, contributions + 1),
     );
     let mut out = vec![0; pack::packed_len(own.delta.len(), goes)];
-    wide(|| {
-        let mut sums = [0; BLOCK];
-        for b in 0..own.scales.len() {
-            let len = own.open(b, payload, contributions, came, &mut sums)?;
-            own.add(b, &mut sums, Start::Sum);
-            put(&sums, len, goes, block_bytes(&mut out, b, goes));
-        }
-        Ok(())
-    })?;
+    wide(
+        #[inline(always)]
+        || {
+            let mut sums = [0; BLOCK];
+            for b in 0..own.scales.len() {
+                let len = own.open(b, payload, contributions, came, &mut sums)?;
+                own.add(b, &mut sums, Start::Sum);
+                put(&sums, len, goes, block_bytes(&mut out, b, goes));
+            }
+            Ok(())
+        },
+    )?;
     Ok(out)
 }
 
@@ -68,27 +74,30 @@ pub(in crate::ring) fn close(
     let n = own.delta.len();
     let mut out = vec![0; Q8::byte_len(n)];
     let (integers, scales) = out.split_at_mut(n);
-    wide(|| {
-        let mut sums = [0; BLOCK];
-        for (b, to) in scales.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            match payload {
-                Some(payload) => {
-                    own.open(b, payload, contributions, came, &mut sums)?;
-                    own.add(b, &mut sums, Start::Sum);
+    wide(
+        #[inline(always)]
+        || {
+            let mut sums = [0; BLOCK];
+            for (b, to) in scales.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                match payload {
+                    Some(payload) => {
+                        own.open(b, payload, contributions, came, &mut sums)?;
+                        own.add(b, &mut sums, Start::Sum);
+                    }
+                    None => {
+                        own.add(b, &mut sums, Start::Zero);
+                    }
                 }
-                None => {
-                    own.add(b, &mut sums, Start::Zero);
+                let range = b * BLOCK..((b + 1) * BLOCK).min(n);
+                let mean = &mut mean[range.clone()];
+                for (m, s) in mean.iter_mut().zip(&sums) {
+                    *m = *s as f32 * own.scales[b] / total;
                 }
+                *to = encode(mean, &mut integers[range]).to_le_bytes();
             }
-            let range = b * BLOCK..((b + 1) * BLOCK).min(n);
-            let mean = &mut mean[range.clone()];
-            for (m, s) in mean.iter_mut().zip(&sums) {
-                *m = *s as f32 * own.scales[b] / total;
-            }
-            *to = encode(mean, &mut integers[range]).to_le_bytes();
-        }
-        Ok(())
-    })?;
+            Ok(())
+        },
+    )?;
     Ok(out)
 }
 
@@ -109,31 +118,37 @@ fn encode(values: &mut [f32], integers: &mut [u8]) -> f32 {
 pub(in crate::ring) fn read(payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {
     let n = mean.len();
     let (integers, scales) = payload.split_at(n.min(payload.len()));
-    wide(|| {
-        let parts = integers.chunks(BLOCK).zip(mean.chunks_mut(BLOCK));
-        for (b, ((ints, mean), scale)) in parts.zip(scales.as_chunks::<4>().0).enumerate() {
-            let scale = f32::from_le_bytes(*scale);
-            let low = ints.iter().fold(0i8, |low, i| low.min(*i as i8));
-            let some = ints.iter().fold(0u8, |any, i| any | *i);
-            let possible = low >= -127 && (scale != 0.0 || some == 0);
-            if !scale.is_finite() || scale.is_sign_negative() || !possible {
-                return Err(BadElement(b * BLOCK));
+    wide(
+        #[inline(always)]
+        || {
+            let parts = integers.chunks(BLOCK).zip(mean.chunks_mut(BLOCK));
+            for (b, ((ints, mean), scale)) in parts.zip(scales.as_chunks::<4>().0).enumerate() {
+                let scale = f32::from_le_bytes(*scale);
+                let low = ints.iter().fold(0i8, |low, i| low.min(*i as i8));
+                let some = ints.iter().fold(0u8, |any, i| any | *i);
+                let possible = low >= -127 && (scale != 0.0 || some == 0);
+                if !scale.is_finite() || scale.is_sign_negative() || !possible {
+                    return Err(BadElement(b * BLOCK));
+                }
+                for (m, i) in mean.iter_mut().zip(ints) {
+                    *m = f32::from(*i as i8) * scale;
+                }
+                if !mean.iter().fold(true, |all, m| all & m.is_finite()) {
+                    return Err(BadElement(b * BLOCK));
+                }
             }
-            for (m, i) in mean.iter_mut().zip(ints) {
-                *m = f32::from(*i as i8) * scale;
-            }
-            if !mean.iter().fold(true, |all, m| all & m.is_finite()) {
-                return Err(BadElement(b * BLOCK));
-            }
-        }
-        Ok(())
-    })
+            Ok(())
+        },
+    )
 }
 
 /// The largest |Δ × weight| of each block: as [`crate::quant::block_absmax`].
 pub(in crate::ring) fn block_absmax(delta: &[f32], weight: f32) -> Vec<f32> {
     let mut out = Vec::with_capacity(blocks(delta.len()));
-    wide(|| out.extend(delta.chunks(BLOCK).map(|block| absmax(block, weight))));
+    wide(
+        #[inline(always)]
+        || out.extend(delta.chunks(BLOCK).map(|block| absmax(block, weight))),
+    );
     out
 }
 
