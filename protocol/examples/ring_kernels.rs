@@ -10,8 +10,8 @@ use gym_protocol::job::spec::Wire;
 use gym_protocol::message::Phase;
 use gym_protocol::quant::SEGMENT;
 use gym_protocol::ring::{Config, Contribution, Ring, RingError, Schedule, Segment};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
 
 const MEMBERS: u32 = 4;
 const ROUNDS: usize = 7;
@@ -37,8 +37,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{MEMBERS} members, {mib} MiB each, one thread\n");
     println!("| wire | stage | seconds | GB/s |\n| --- | --- | --- | --- |");
     for wire in wires {
+        let mut rooms = Rooms::new();
         let rounds = (0..ROUNDS)
-            .map(|_| round(wire, &deltas))
+            .map(|_| round(wire, &deltas, &mut rooms))
             .collect::<Result<Vec<_>, _>>()?;
         print(wire, &rounds);
     }
@@ -62,6 +63,9 @@ fn delta(member: u32, elements: usize) -> Vec<f32> {
         .collect()
 }
 
+/// Vectors of an earlier round, two a member.
+type Rooms = VecDeque<(Vec<f32>, Vec<f32>)>;
+
 /// What is done to a segment, and to how many elements in how many seconds.
 type Stages = BTreeMap<Stage, (usize, f64)>;
 
@@ -82,7 +86,7 @@ enum Stage {
     Take,
 }
 
-fn round(wire: Wire, deltas: &[Vec<f32>]) -> Result<Stages, RingError> {
+fn round(wire: Wire, deltas: &[Vec<f32>], rooms: &mut Rooms) -> Result<Stages, RingError> {
     let elements = deltas[0].len();
     let schedule = Schedule {
         slots: MEMBERS,
@@ -90,44 +94,53 @@ fn round(wire: Wire, deltas: &[Vec<f32>]) -> Result<Stages, RingError> {
         segment: SEGMENT,
     };
     let mut stages = Stages::new();
-    let mut timed = |stage, elements: usize, began: Instant| {
+    let mut timed = |stage, elements: usize, began: f64| {
         let (n, s) = stages.entry(stage).or_insert((0, 0.0));
         *n += elements;
-        *s += began.elapsed().as_secs_f64();
+        *s += cpu() - began;
     };
     let (mut rings, mut travelling, mut out) = (Vec::new(), VecDeque::new(), Vec::new());
     for (slot, delta) in (0..).zip(deltas) {
-        let own = Contribution::new(delta.clone(), 3 + u64::from(slot));
+        let (mut own, room) = rooms.pop_front().unwrap_or_default();
+        own.clear();
+        own.extend_from_slice(delta);
+        let own = Contribution::new(own, 3 + u64::from(slot)).with_room(room);
         let config = Config {
             schedule,
             slot,
             wire,
             total_weight: 18,
         };
-        let began = Instant::now();
+        let began = cpu();
         rings.push(Ring::new(config, own));
         timed(Stage::Maxima, elements, began);
     }
     for (slot, ring) in (0..).zip(&mut rings) {
-        let began = Instant::now();
+        let began = cpu();
         ring.start(&mut out);
         timed(Stage::Begin, schedule.chunk(slot).len(), began);
         travelling.extend(out.drain(..).map(|s| ((slot + 1) % MEMBERS, s)));
     }
     while let Some((to, segment)) = travelling.pop_front() {
         let (stage, n) = stage(&schedule, &segment);
-        let began = Instant::now();
+        let began = cpu();
         rings[to as usize].receive(segment, &mut out)?;
         timed(stage, n, began);
         travelling.extend(out.drain(..).map(|s| ((to + 1) % MEMBERS, s)));
     }
     for ring in &mut rings {
-        let began = Instant::now();
+        let began = cpu();
         let result = ring.take_result();
         timed(Stage::Take, elements, began);
-        drop(result);
+        rooms.extend(result.map(|r| (r.residual, r.mean)));
     }
     Ok(stages)
+}
+
+/// Processor seconds of this thread.
+fn cpu() -> f64 {
+    let t = clock_gettime(ClockId::ThreadCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
 }
 
 fn stage(schedule: &Schedule, s: &Segment) -> (Stage, usize) {

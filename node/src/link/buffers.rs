@@ -15,7 +15,7 @@ impl Buffers {
     /// Keeps a buffer that is no longer needed.
     pub(super) fn give(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffer.len() >= SMALLEST && kept.len() < KEPT {
+        if buffer.capacity() >= SMALLEST && kept.len() < KEPT {
             kept.push(buffer);
         }
     }
@@ -23,9 +23,10 @@ impl Buffers {
     /// A buffer of exactly `len` bytes, whatever they are; `None` when none kept is large enough.
     pub(super) fn take(&self, len: usize) -> Option<Vec<u8>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|buffer| buffer.len() >= len)?;
+        // A payload leaves without its seal, and comes with one: its room counts, not its length.
+        let at = kept.iter().position(|buffer| buffer.capacity() >= len)?;
         let mut buffer = kept.swap_remove(at);
-        buffer.truncate(len);
+        buffer.resize(len, 0);
         Some(buffer)
     }
 }
@@ -42,6 +43,14 @@ mod tests {
         buffers.give(vec![2; SMALLEST]);
         assert!(buffers.take(SMALLEST + 1).is_none());
         assert_eq!(buffers.clone().take(SMALLEST - 5), Some(vec![2; SMALLEST - 5]));
+        let mut opened = vec![3; SMALLEST];
+        opened.truncate(SMALLEST - 28);
+        buffers.give(opened);
+        assert_eq!(
+            buffers.take(SMALLEST).map(|b| b.len()),
+            Some(SMALLEST),
+            "the next sealed one"
+        );
         (0..2 * KEPT).for_each(|_| buffers.give(vec![0; SMALLEST]));
         assert_eq!((0..2 * KEPT).filter_map(|_| buffers.take(1)).count(), KEPT);
     }

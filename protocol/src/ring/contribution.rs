@@ -9,6 +9,7 @@ use std::ops::Range;
 pub struct Contribution {
     delta: Vec<f32>,
     weight: f32,
+    room: Vec<f32>,
 }
 
 impl Contribution {
@@ -18,7 +19,15 @@ impl Contribution {
         Self {
             delta,
             weight: quant::weight_f32(weight),
+            room: Vec::new(),
         }
+    }
+
+    /// The same, with a vector of an earlier round in whose room the mean may come: new memory has to be cleared, page by
+    /// page, which costs as much as the arithmetic.
+    #[must_use]
+    pub fn with_room(self, room: Vec<f32>) -> Self {
+        Self { room, ..self }
     }
 
     /// What a missing slot of a grid adds.
@@ -27,6 +36,7 @@ impl Contribution {
         Self {
             delta: vec![0.0; elements],
             weight: 0.0,
+            room: Vec::new(),
         }
     }
 
@@ -60,6 +70,16 @@ impl Contribution {
     /// What is left in Δ's place.
     pub(super) fn left(&self) -> &[f32] {
         &self.delta
+    }
+
+    /// As many numbers as Δ has, whatever they are.
+    pub(super) fn take_room(&mut self) -> Vec<f32> {
+        let mut room = std::mem::take(&mut self.room);
+        if room.capacity() < self.delta.len() {
+            return vec![0.0; self.delta.len()];
+        }
+        room.resize(self.delta.len(), 0.0);
+        room
     }
 
     /// The same, given away.

@@ -84,6 +84,8 @@ struct Member {
     next: PeerBytes,
     round: u64,
     contribution: Option<Contribution>,
+    /// The last mean, for the next one.
+    room: Vec<f32>,
     _tasks: JoinSet<()>,
 }
 
@@ -123,6 +125,7 @@ impl Member {
             failed,
             round: 0,
             contribution: None,
+            room: Vec::new(),
             _tasks: tasks,
         };
         Ok((
@@ -145,7 +148,8 @@ impl Member {
 
     fn prepare(&mut self, round: u64) -> Answer {
         let delta = data::delta(self.setup.slot, self.setup.elements);
-        self.contribution = Some(Contribution::new(delta, data::weight(self.setup.slot)));
+        let own = Contribution::new(delta, data::weight(self.setup.slot));
+        self.contribution = Some(own.with_room(std::mem::take(&mut self.room)));
         self.round = round;
         Answer::Prepared
     }
@@ -172,6 +176,8 @@ impl Member {
         let known: f64 = stages.named().iter().map(|(_, s)| s).sum();
         stages.transport = (cpu_s - known).max(0.0);
         stages.wait = (wall_s - cpu_s).max(0.0);
+        let mean = data::digest(&reduced.mean);
+        self.room = reduced.mean;
         Ok(Answer::Done(Box::new(Measured {
             wall_s,
             cpu_s,
@@ -179,7 +185,7 @@ impl Member {
             sealed_bytes: after.0 - before.0,
             header_bytes: after.1 - before.1,
             handshake_bytes: self.node.metrics.get("gym_link_handshake_bytes_total", &[]),
-            mean: data::digest(&reduced.mean),
+            mean,
         })))
     }
 

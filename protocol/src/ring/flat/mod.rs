@@ -43,7 +43,7 @@ pub struct Ring {
 impl Ring {
     /// A slot's machine with its contribution Δ × weight.
     #[must_use]
-    pub fn new(config: Config, own: Contribution) -> Self {
+    pub fn new(config: Config, mut own: Contribution) -> Self {
         let s = config.schedule;
         let phases: &[Phase] = match Form::of(config.wire) {
             Form::Floats(_) => &[Phase::ScatterReduce, Phase::AllGather],
@@ -65,7 +65,7 @@ impl Ring {
             maxima,
             mean: match Form::of(config.wire) {
                 Form::Floats(_) => Vec::new(),
-                Form::Integers(_) => vec![0.0; s.elements],
+                Form::Integers(_) => own.take_room(),
             },
             seen: BTreeSet::new(),
             early: Vec::new(),

@@ -22,7 +22,10 @@ impl Ring {
                     let weight = self.own.weight();
                     float::begin(float, self.own.part(part.flat), weight)
                 }
-                Form::Integers(levels) => int::begin(&mut self.own_integers(&part, levels)),
+                Form::Integers(levels) => {
+                    let most = self.config.schedule.last_step() + 1;
+                    int::begin(&mut self.own_integers(&part, levels), most)
+                }
             };
             out.push(Segment {
                 phase: Phase::ScatterReduce,
@@ -47,7 +50,7 @@ impl Ring {
                 let mut mean = std::mem::take(&mut self.mean);
                 let own = &mut self.own_integers(part, levels);
                 // Nothing came in that could be bad.
-                let _ = int::close(None, 0, own, total, &mut mean[part.flat.clone()]);
+                let _ = int::close(&mut Vec::new(), 0, own, total, &mut mean[part.flat.clone()]);
                 self.mean = mean;
             }
         }
@@ -85,35 +88,35 @@ impl Ring {
     /// A partial sum with one's own part added.
     fn add(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
         let part = self.part(s.chunk, s.segment);
+        let (weight, mut payload) = (self.own.weight(), s.payload);
         match Form::of(self.config.wire) {
-            Form::Floats(float) => {
-                let (weight, mut payload) = (self.own.weight(), s.payload);
-                float::add(float, &mut payload, self.own.part(part.flat), weight)?;
-                Ok(payload)
+            Form::Floats(float) => float::add(float, &mut payload, self.own.part(part.flat), weight)?,
+            Form::Integers(levels) => {
+                int::add(&mut payload, s.step + 1, &mut self.own_integers(&part, levels))?;
             }
-            Form::Integers(levels) => int::add(&s.payload, s.step + 1, &mut self.own_integers(&part, levels)),
         }
+        Ok(payload)
     }
 
     /// The owner adds the last part, divides once, keeps the mean as the others will read it, and sends it on its way.
     fn close(&mut self, s: Segment) -> Result<Vec<u8>, BadElement> {
         let part = self.part(s.chunk, s.segment);
         let total = quant::weight_f32(self.config.total_weight);
+        let (weight, mut payload) = (self.own.weight(), s.payload);
         match Form::of(self.config.wire) {
             Form::Floats(float) => {
-                let (weight, mut payload) = (self.own.weight(), s.payload);
                 float::close(float, &mut payload, self.own.part(part.flat), weight, total)?;
-                Ok(payload)
             }
             Form::Integers(levels) => {
                 let mut mean = std::mem::take(&mut self.mean);
                 let own = &mut self.own_integers(&part, levels);
                 let to = &mut mean[part.flat.clone()];
-                let payload = int::close(Some(&s.payload), s.step + 1, own, total, to);
+                let closed = int::close(&mut payload, s.step + 1, own, total, to);
                 self.mean = mean;
-                payload
+                closed?;
             }
         }
+        Ok(payload)
     }
 
     pub(super) fn take_all_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {

@@ -18,10 +18,16 @@ pub(in crate::ring) struct Own<'a> {
     pub(in crate::ring) scales: &'a [f32],
 }
 
-/// The first sum of a chunk: one's own integers.
-pub(in crate::ring) fn begin(own: &mut Own<'_>) -> Vec<u8> {
-    let width = pack::width(own.levels, 1);
-    let mut payload = vec![0; pack::packed_len(own.delta.len(), width)];
+/// Beside a payload's bytes, for a seal's.
+const SEAL: usize = 64;
+
+/// The first sum of a chunk: one's own integers, with room for the sum of `most` members that it grows to, or its mean.
+pub(in crate::ring) fn begin(own: &mut Own<'_>, most: u32) -> Vec<u8> {
+    let width = own.width(1);
+    let n = own.delta.len();
+    let largest = pack::packed_len(n, own.width(most)).max(Q8::byte_len(n));
+    let mut payload = Vec::with_capacity(largest + SEAL);
+    payload.resize(pack::packed_len(n, width), 0);
     wide(
         #[inline(always)]
         || {
@@ -35,70 +41,80 @@ pub(in crate::ring) fn begin(own: &mut Own<'_>) -> Vec<u8> {
     payload
 }
 
-/// The sum of `contributions` members, with one's own part added.
+/// payload ← the sum of `contributions` members, with one's own part added, in the room it came in.
 pub(in crate::ring) fn add(
-    payload: &[u8],
+    payload: &mut Vec<u8>,
     contributions: u32,
     own: &mut Own<'_>,
-) -> Result<Vec<u8>, BadElement> {
-    let (came, goes) = (
-        pack::width(own.levels, contributions),
-        pack::width(own.levels, contributions + 1),
-    );
-    let mut out = vec![0; pack::packed_len(own.delta.len(), goes)];
+) -> Result<(), BadElement> {
+    let (n, came) = (own.delta.len(), own.width(contributions));
+    let goes = own.width(contributions + 1);
+    let at = make_room(payload, pack::packed_len(n, goes));
     wide(
         #[inline(always)]
         || {
             let mut sums = [0; BLOCK];
             for b in 0..own.scales.len() {
-                let len = own.open(b, payload, contributions, came, &mut sums)?;
+                let len = own.open(b, &payload[at..], contributions, came, &mut sums)?;
                 own.add(b, &mut sums, Start::Sum);
-                put(&sums, len, goes, block_bytes(&mut out, b, goes));
+                put(&sums, len, goes, block_bytes(payload, b, goes));
             }
             Ok(())
         },
-    )?;
-    Ok(out)
+    )
 }
 
-/// The mean, encoded as q8, of the sum of `contributions` members and one's own part; `mean` is what the others will read.
-/// `None` as payload: one's own part is the sum.
+/// payload ← the mean, encoded as q8, of the sum of `contributions` members and one's own part; `mean` is what the others
+/// will read. With no contributions, one's own part is the sum.
 pub(in crate::ring) fn close(
-    payload: Option<&[u8]>,
+    payload: &mut Vec<u8>,
     contributions: u32,
     own: &mut Own<'_>,
     total: f32,
     mean: &mut [f32],
-) -> Result<Vec<u8>, BadElement> {
-    let came = pack::width(own.levels, contributions);
-    let n = own.delta.len();
-    let mut out = vec![0; Q8::byte_len(n)];
-    let (integers, scales) = out.split_at_mut(n);
+) -> Result<(), BadElement> {
+    let (n, came) = (own.delta.len(), own.width(contributions));
+    let mut scales = vec![[0; 4]; own.scales.len()];
+    let at = make_room(payload, n);
     wide(
         #[inline(always)]
         || {
             let mut sums = [0; BLOCK];
-            for (b, to) in scales.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                match payload {
-                    Some(payload) => {
-                        own.open(b, payload, contributions, came, &mut sums)?;
-                        own.add(b, &mut sums, Start::Sum);
+            for b in 0..own.scales.len() {
+                let start = match contributions {
+                    0 => Start::Zero,
+                    _ => {
+                        own.open(b, &payload[at..], contributions, came, &mut sums)?;
+                        Start::Sum
                     }
-                    None => {
-                        own.add(b, &mut sums, Start::Zero);
-                    }
-                }
-                let range = b * BLOCK..((b + 1) * BLOCK).min(n);
+                };
+                own.add(b, &mut sums, start);
+                let range = own.block(b);
                 let mean = &mut mean[range.clone()];
+                let scale = own.scales[b];
                 for (m, s) in mean.iter_mut().zip(&sums) {
-                    *m = *s as f32 * own.scales[b] / total;
+                    *m = *s as f32 * scale / total;
                 }
-                *to = encode(mean, &mut integers[range]).to_le_bytes();
+                scales[b] = encode(mean, &mut payload[range]).to_le_bytes();
             }
             Ok(())
         },
     )?;
-    Ok(out)
+    payload.truncate(n);
+    payload.extend_from_slice(scales.as_flattened());
+    Ok(())
+}
+
+/// Makes room for `goes` bytes before those that came, as far as they are fewer; gives where the latter begin now. Taken
+/// block by block from there, they may be written over from the front: a block ends before the next one that is read.
+fn make_room(payload: &mut Vec<u8>, goes: usize) -> usize {
+    let came = payload.len();
+    if goes <= came {
+        return 0;
+    }
+    payload.resize(goes, 0);
+    payload.copy_within(..came, goes - came);
+    goes - came
 }
 
 /// Encodes a block as q8 in place: its values become what a reader will see. Gives the scale.
@@ -177,6 +193,12 @@ enum Start {
 }
 
 impl Own<'_> {
+    /// Bits of an integer that sums `contributions`.
+    fn width(&self, contributions: u32) -> u32 {
+        pack::width(self.levels, contributions)
+    }
+
+    #[inline(always)]
     fn block(&self, b: usize) -> std::ops::Range<usize> {
         b * BLOCK..((b + 1) * BLOCK).min(self.delta.len())
     }
@@ -213,7 +235,7 @@ impl Own<'_> {
     ) -> Result<usize, BadElement> {
         let len = self.block(b).len();
         let start = b * BLOCK / 8 * width as usize;
-        let bytes = &payload[start..payload.len().min(start + BLOCK / 8 * width as usize)];
+        let bytes = &payload[start..start + pack::packed_len(len, width)];
         if len == BLOCK {
             bits::get(bytes, width, sums);
         } else {
@@ -243,6 +265,7 @@ fn put(sums: &[i32; BLOCK], len: usize, width: u32, out: &mut [u8]) {
 }
 
 /// The bytes of block `b`: whole blocks take whole bytes.
+#[inline(always)]
 fn block_bytes(payload: &mut [u8], b: usize, width: u32) -> &mut [u8] {
     let bytes = BLOCK / 8 * width as usize;
     let end = payload.len().min((b + 1) * bytes);
