@@ -204,3 +204,33 @@ fn a_state_that_differs_is_named_and_its_member_catches_up() {
     let last: Vec<_> = o.states.iter().flatten().collect();
     assert!(last.iter().all(|s| *s == last[0]));
 }
+
+#[test]
+fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar() {
+    for wire in ["f32", "q8"] {
+        for (members, flat_ring_max, liar) in [(4, 28, 0), (5, 28, 3), (9, 4, 5), (7, 4, 6)] {
+            let s = Scenario {
+                job: JOB.replace("WIRE", wire),
+                flat_ring_max,
+                ..scenario(members, &[(liar, &[Fault::FalseSum(1)])])
+            };
+            let o = check(&s);
+            let honest: Vec<u32> = (0..members).filter(|m| *m != liar).collect();
+            let named: Vec<u32> = o.named[&liar].iter().copied().collect();
+            let by = named.iter().filter(|m| **m != liar).copied().collect::<Vec<_>>();
+            assert_eq!(by, honest, "{wire} {members}: who names the liar");
+            assert_eq!(o.named.len(), 1, "nobody else is named");
+            let r = round(&o, 1);
+            assert!(r.view > 0);
+            assert_eq!(
+                r.summed.len(),
+                members as usize,
+                "its committed work stays in the sum"
+            );
+            assert_eq!(r.signers, members as usize - 1);
+            assert!(!round(&o, 2).summed.contains(&liar), "it is not called again");
+            let last: Vec<_> = honest.iter().map(|m| o.states[*m as usize]).collect();
+            assert!(last.iter().all(|s| s.is_some() && *s == last[0]), "one state");
+        }
+    }
+}

@@ -24,6 +24,7 @@ const FROZEN: &[(Kind, &str)] = &[
     (Kind::Complaint, "bd08947999257905"),
     (Kind::Status, "89421817d4db47f0"),
     (Kind::Links, "19ba4edaac96a996"),
+    (Kind::Proof, "6fda125257339aa6"),
 ];
 
 fn short(bytes: &[u8]) -> String {

@@ -3,7 +3,9 @@
 use super::DeltaFacts;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
-use crate::message::{Body, Link, LinkHeader, Offence, Reason, Standing, Verified};
+use crate::message::{Body, Link, LinkHeader, Offence, Proof, Reason, Standing, Verified};
+use crate::ring::{Hop, HopKeys, Place};
+use std::sync::Arc;
 
 /// Who this member is and what the job asks for.
 #[derive(Clone, Debug)]
@@ -22,6 +24,20 @@ pub struct Config {
     pub spec: JobSpec,
     /// Elements of a ring segment; smaller in tests.
     pub segment: usize,
+    /// Signs this node's hops and checks others'.
+    pub keys: Arc<dyn HopKeys>,
+    /// Whether its sums are true.
+    pub sums: Sums,
+}
+
+/// What a member adds in the ring: a false sum is for scenarios only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sums {
+    /// The committed delta.
+    #[default]
+    True,
+    /// In this round the opposite of what it committed, signed as if it were that.
+    FalseIn(Round),
 }
 
 /// The model state this node holds for good.
@@ -168,6 +184,17 @@ pub enum Action {
         /// Elements.
         payload: Vec<u8>,
     },
+    /// Keep this node's part of the chains of a finished ring for the challenge window; members are asked for it on dispute.
+    KeepHops {
+        /// The round.
+        round: Round,
+        /// Manifest it is of.
+        manifest: Hash32,
+        /// The hops made and taken, by place.
+        hops: Vec<(Place, Hop)>,
+    },
+    /// Somebody is said to have lied in the ring: replay what it says and name the one at fault.
+    Judge(Box<Proof>),
     /// Take the outer step with the mean, tentatively.
     Apply {
         /// The round.

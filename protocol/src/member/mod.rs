@@ -7,12 +7,13 @@ mod close;
 mod commit;
 mod event;
 mod links;
+mod reduce;
 mod roster;
 mod round;
 mod view;
 
 pub use commit::commitment;
-pub use event::{Action, Config, Doing, Event, Held};
+pub use event::{Action, Config, Doing, Event, Held, Sums};
 pub use round::DeltaFacts;
 
 use crate::ids::{Hash32, Round};
@@ -146,6 +147,11 @@ impl Member {
             Body::Commitment(b) => self.in_roster(now, b.roster, m, out),
             Body::Receipt(b) => self.in_roster(now, b.roster, m, out),
             Body::Reveal(b) => self.in_roster(now, b.roster, m, out),
+            Body::Proof(proof) if from_orchestrator => {
+                if let Phase::InRound(round) = &mut self.phase {
+                    round.on_proof(proof, out);
+                }
+            }
             Body::Complaint(b) => {
                 if b.accused == self.config.me {
                     let what =
@@ -168,7 +174,8 @@ impl Member {
             | Body::Ready(_)
             | Body::Cutoff(_)
             | Body::Status(_)
-            | Body::Links(_) => {}
+            | Body::Links(_)
+            | Body::Proof(_) => {}
         }
     }
 
@@ -237,6 +244,7 @@ fn roster_of(body: &Body) -> Option<Hash32> {
         | Body::Ready(_)
         | Body::Complaint(_)
         | Body::Status(_)
-        | Body::Links(_) => None,
+        | Body::Links(_)
+        | Body::Proof(_) => None,
     }
 }

@@ -3,9 +3,12 @@
 use super::view::ViewState;
 use super::{Action, Config, Doing, Event, Held};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
-use crate::message::{Body, Close, Complaint, Offence, Roster, Verified};
+use crate::message::{Body, Close, Complaint, Offence, Proof, Roster, Verified};
 use crate::time::{Deadline, Time};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Proofs replayed in a round.
+const MAX_JUDGED: usize = 8;
 
 /// What a checked delta says of itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +85,8 @@ pub(super) struct InRound {
     pub(super) cutoff: Option<Time>,
     /// Segments of a view whose manifest has not come yet.
     pub(super) early: Vec<Event>,
+    /// Who was said to have lied under which manifest: judged once.
+    pub(super) judged: BTreeSet<(Hash32, PeerBytes)>,
     /// What has been complained of: once a view is enough.
     pub(super) complained: BTreeSet<(Hash32, PeerBytes, Offence)>,
 }
@@ -105,6 +110,7 @@ impl InRound {
             unmatched: Vec::new(),
             cutoff: None,
             early: Vec::new(),
+            judged: BTreeSet::new(),
             complained: BTreeSet::new(),
         }
     }
@@ -255,7 +261,8 @@ impl InRound {
             | Body::Ready(_)
             | Body::Complaint(_)
             | Body::Status(_)
-            | Body::Links(_) => {}
+            | Body::Links(_)
+            | Body::Proof(_) => {}
         }
     }
 
@@ -283,6 +290,17 @@ impl InRound {
         let Step::Reducing(view) = &self.step else { return };
         if view.is_neighbour(peer) && self.is_news(peer, Offence::Unreachable) {
             out.push(self.complain(config, peer, Offence::Unreachable));
+        }
+    }
+
+    /// Has the proof of a lie replayed, for a manifest of this round: once an accused, and few in a round.
+    pub(super) fn on_proof(&mut self, proof: &Proof, out: &mut Vec<Action>) {
+        let known = proof.round == self.roster.round && self.in_roster(&proof.accused);
+        if known
+            && self.judged.len() < MAX_JUDGED
+            && self.judged.insert((proof.manifest, proof.accused.clone()))
+        {
+            out.push(Action::Judge(Box::new(proof.clone())));
         }
     }
 

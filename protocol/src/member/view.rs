@@ -1,28 +1,27 @@
-//! Reduce, apply, attest under one manifest (PROTOCOL sections 5 and 6).
+//! One manifest as a member sees it, and its end: reduce, apply, attest (PROTOCOL sections 5 and 6).
 
+use super::reduce::{Sent, deliver};
 use super::round::{InRound, Step};
-use super::{Action, Config, Event};
+use super::{Action, Config, Sums};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::DeadlinesSpec;
-use crate::message::{Attest, Body, Entry, LinkHeader, LinkKind, Manifest, Offence, Phase};
-use crate::ring::{Axis, Contribution, Layout, Machine, Plan, Reduced, RingError, Segment};
+use crate::message::{Attest, Body, Entry, Manifest, Offence};
+use crate::ring::{Axis, Chained, Contribution, Hop, Layout, Place, Reduced, Scope};
 use crate::time::{Estimate, Time};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Segments kept for a manifest that has not come yet.
-const MAX_EARLY: usize = 1_024;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The rings this member runs under one manifest: its own slot's, and those it stands in for.
 #[derive(Debug)]
 pub(super) struct ViewState {
     pub(super) manifest: Manifest,
     pub(super) hash: Hash32,
-    me: PeerBytes,
-    layout: Layout,
-    rings: BTreeMap<u32, Machine>,
-    done: BTreeMap<u32, Reduced>,
-    progress: Time,
-    gaps: Estimate,
+    pub(super) me: PeerBytes,
+    pub(super) layout: Layout,
+    pub(super) rings: BTreeMap<u32, Chained>,
+    pub(super) done: BTreeMap<u32, Reduced>,
+    pub(super) progress: Time,
+    pub(super) gaps: Estimate,
     floor: u64,
     cap: u64,
 }
@@ -53,7 +52,7 @@ impl ViewState {
     }
 
     /// Who serves a slot; a missing one's successor does.
-    fn server(&self, slot: u32) -> Option<&PeerBytes> {
+    pub(super) fn server(&self, slot: u32) -> Option<&PeerBytes> {
         let entry = self.layout.served_as(slot)?;
         self.manifest.entries.get(entry as usize).map(|e| &e.server)
     }
@@ -95,7 +94,7 @@ impl ViewState {
 
     /// Segments that the slot of ours that is furthest behind still misses.
     pub(super) fn missing(&self) -> u32 {
-        let most = self.rings.values().map(Machine::missing).max().unwrap_or(0);
+        let most = self.rings.values().map(Chained::missing).max().unwrap_or(0);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
@@ -111,6 +110,15 @@ impl ViewState {
             .collect();
         owing.dedup();
         owing
+    }
+
+    /// What this node has of the chains: the hops it made and those it took.
+    fn take_hops(&mut self) -> Vec<(Place, Hop)> {
+        let mut all = BTreeMap::new();
+        for ring in self.rings.values_mut() {
+            all.append(&mut ring.take_hops());
+        }
+        all.into_iter().collect()
     }
 
     fn finished(&self) -> bool {
@@ -161,7 +169,7 @@ impl InRound {
             self.step = Step::SittingOut;
             return;
         }
-        let mut first = VecDeque::new();
+        let mut first = Sent::new();
         let mut sent = Vec::new();
         for (slot, ring) in &mut view.rings {
             ring.start(&mut sent);
@@ -187,34 +195,48 @@ impl InRound {
     /// One machine for each slot that this node serves and holds the delta of.
     fn open_rings(&self, config: &Config, view: &mut ViewState, out: &mut Vec<Action>) {
         let elements = self.elements();
-        let plan = Plan {
-            layout: view.layout,
-            wire: config.spec.wire,
-            total_weight: view.manifest.entries.iter().map(|e| e.weight).sum(),
+        let scope = Scope::new(
+            &view.manifest,
+            view.hash,
+            config.spec.wire,
             elements,
-            segment: config.segment,
-        };
+            config.segment,
+        );
+        let Some(scope) = scope.map(Arc::new) else { return };
         for slot in view.mine() {
             let entry = view.layout.entry(slot);
-            let Some(entry) = entry.and_then(|e| view.manifest.entries.get(e as usize)) else {
-                let nothing = Contribution::nothing(elements);
-                view.rings.insert(slot, Machine::new(plan, slot, nothing));
-                continue;
+            let own = match entry.and_then(|e| view.manifest.entries.get(e as usize)) {
+                None => Contribution::nothing(elements),
+                Some(entry) => match self.contribution(config, entry, out) {
+                    Some(own) => own,
+                    None => continue,
+                },
             };
-            let Some(delta) = self.delta_of(entry) else {
-                out.push(Action::Notice(format!(
-                    "round {}: asked to contribute {} for {}, which is not held here",
-                    self.roster.round, entry.cid, entry.member
-                )));
-                continue;
-            };
-            if entry.member != config.me {
-                let notice = format!("round {}: contributing for {}", self.roster.round, entry.member);
-                out.push(Action::Notice(notice));
-            }
-            let own = Contribution::new(delta.to_vec(), entry.weight);
-            view.rings.insert(slot, Machine::new(plan, slot, own));
+            let machine = Chained::new(scope.clone(), config.keys.clone(), slot, own);
+            view.rings.insert(slot, machine);
         }
+    }
+
+    fn contribution(&self, config: &Config, entry: &Entry, out: &mut Vec<Action>) -> Option<Contribution> {
+        let round = self.roster.round;
+        let Some(delta) = self.delta_of(entry) else {
+            out.push(Action::Notice(format!(
+                "round {round}: asked to contribute {} for {}, which is not held here",
+                entry.cid, entry.member
+            )));
+            return None;
+        };
+        if entry.member != config.me {
+            out.push(Action::Notice(format!(
+                "round {round}: contributing for {}",
+                entry.member
+            )));
+        }
+        let delta = match config.sums {
+            Sums::FalseIn(r) if r == round => delta.iter().map(|d| -d).collect(),
+            Sums::True | Sums::FalseIn(_) => delta.to_vec(),
+        };
+        Some(Contribution::new(delta, entry.weight))
     }
 
     /// Elements of a delta, by those held here: all of a round have one shape.
@@ -238,116 +260,18 @@ impl InRound {
             .map(|h| h.delta.as_slice())
     }
 
-    pub(super) fn on_segment(&mut self, now: Time, config: &Config, event: Event, out: &mut Vec<Action>) {
-        let Event::Segment {
-            from,
-            header,
-            payload,
-        } = event
-        else {
-            return;
-        };
-        match self.place(&from, &header) {
-            Place::Here => self.take_segment(now, config, &from, &header, payload, out),
-            Place::Early if self.early.len() < MAX_EARLY => {
-                self.early.push(Event::Segment {
-                    from,
-                    header,
-                    payload,
-                });
-            }
-            Place::Early | Place::Stale => {}
-            Place::Wrong(offence, why) => {
-                self.accuse(config, &from, offence, &why, out);
-            }
-        }
-    }
-
-    /// Whether a segment belongs to the ring that runs, to one to come, to one gone by, or nowhere.
-    fn place(&self, from: &PeerBytes, h: &LinkHeader) -> Place {
-        let wrong_round = || Place::Wrong(Offence::WrongRound, format!("chunk is for round {}", h.round));
-        if h.round > self.roster.round.0 {
-            return wrong_round();
-        }
-        let Some(view) = self.view() else {
-            return if h.round == self.roster.round.0 {
-                Place::Early
-            } else {
-                Place::Stale
-            };
-        };
-        if h.manifest != view.hash {
-            let later = h.round == self.roster.round.0 && h.view > view.manifest.view.0;
-            return if later { Place::Early } else { Place::Stale };
-        }
-        if h.round != self.roster.round.0 || h.view != view.manifest.view.0 {
-            return wrong_round();
-        }
-        let axis = Phase::from_number(h.phase).map_or(Axis::Row, Phase::axis);
-        let to = view.layout.next(h.slot, axis);
-        let ours = h.slot < view.layout.slots() && view.rings.contains_key(&to);
-        if !ours || view.server(h.slot) != Some(from) {
-            return Place::Wrong(
-                Offence::Unexpected,
-                format!("slot {} is not its own, or not before ours", h.slot),
-            );
-        }
-        if matches!(self.step, Step::Reducing(_)) {
-            Place::Here
-        } else {
-            Place::Stale
-        }
-    }
-
-    fn take_segment(
-        &mut self,
-        now: Time,
-        config: &Config,
-        from: &PeerBytes,
-        header: &LinkHeader,
-        payload: Vec<u8>,
-        out: &mut Vec<Action>,
-    ) {
-        let round = self.roster.round.0;
-        let Step::Reducing(view) = &mut self.step else {
-            return;
-        };
-        let result = match Phase::from_number(header.phase) {
-            Some(phase) => {
-                let s = Segment {
-                    phase,
-                    step: header.step,
-                    chunk: header.chunk,
-                    segment: header.segment,
-                    payload,
-                };
-                let to = view.layout.next(header.slot, phase.axis());
-                receive(view, to, s).map(|sent| deliver(config, &round, view, sent, out))
-            }
-            None => Err((
-                Offence::Unexpected,
-                format!("phase {} does not exist", header.phase),
-            )),
-        };
-        match result {
-            Ok(()) => {
-                view.gaps.add(now.since(view.progress));
-                view.progress = now;
-                self.finish_when_done(out);
-            }
-            Err((offence, why)) => {
-                self.accuse(config, from, offence, &why, out);
-            }
-        }
-    }
-
-    fn finish_when_done(&mut self, out: &mut Vec<Action>) {
+    pub(super) fn finish_when_done(&mut self, out: &mut Vec<Action>) {
         let Step::Reducing(view) = &mut self.step else {
             return;
         };
         if !view.finished() {
             return;
         }
+        out.push(Action::KeepHops {
+            round: self.roster.round,
+            manifest: view.hash,
+            hops: view.take_hops(),
+        });
         let Some(reduced) = view.done.values_mut().next() else {
             return;
         };
@@ -414,82 +338,5 @@ impl InRound {
             });
             out.push(self.complain(config, &peer, Offence::Timeout));
         }
-    }
-}
-
-enum Place {
-    Here,
-    Early,
-    Stale,
-    Wrong(Offence, String),
-}
-
-type Sent = VecDeque<(u32, Segment)>;
-
-/// Gives a segment to a ring of ours; what it sends in turn comes back with its slot.
-fn receive(view: &mut ViewState, slot: u32, segment: Segment) -> Result<Sent, (Offence, String)> {
-    let Some(ring) = view.rings.get_mut(&slot) else {
-        return Ok(Sent::new());
-    };
-    let mut sent = Vec::new();
-    ring.receive(segment, &mut sent)
-        .map_err(|e| (offence_of(&e), e.to_string()))?;
-    Ok(sent.into_iter().map(|s| (slot, s)).collect())
-}
-
-fn offence_of(e: &RingError) -> Offence {
-    match e {
-        RingError::Unexpected { .. } | RingError::Twice { .. } => Offence::Unexpected,
-        RingError::Length { .. } => Offence::Truncated,
-        RingError::Value { .. } => Offence::BadValue,
-    }
-}
-
-/// Carries segments to their next slot: over a link, or straight into a ring of ours when we serve that slot too.
-fn deliver(config: &Config, round: &u64, view: &mut ViewState, mut sent: Sent, out: &mut Vec<Action>) {
-    while let Some((slot, segment)) = sent.pop_front() {
-        let next = view.layout.next(slot, segment.phase.axis());
-        match view.server(next).cloned() {
-            Some(server) if server == view.me => {
-                // Our own rings send what the schedule expects.
-                if let Ok(more) = receive(view, next, segment) {
-                    sent.extend(more);
-                }
-            }
-            Some(to) => out.push(send(config, *round, view, slot, to, segment)),
-            None => {}
-        }
-    }
-    collect_done(view);
-}
-
-fn collect_done(view: &mut ViewState) {
-    for (slot, ring) in &mut view.rings {
-        if !view.done.contains_key(slot)
-            && let Some(reduced) = ring.take_result()
-        {
-            view.done.insert(*slot, reduced);
-        }
-    }
-}
-
-fn send(config: &Config, round: u64, view: &ViewState, slot: u32, to: PeerBytes, s: Segment) -> Action {
-    Action::SendSegment {
-        header: LinkHeader {
-            kind: LinkKind::Ring.number(),
-            job: config.job.clone(),
-            round,
-            view: view.manifest.view.0,
-            manifest: view.hash,
-            phase: s.phase.number(),
-            step: s.step,
-            chunk: s.chunk,
-            segment: s.segment,
-            slot,
-            sender: config.me.clone(),
-            receiver: to.clone(),
-        },
-        to,
-        payload: s.payload,
     }
 }

@@ -1,9 +1,9 @@
 //! Bodies of the signed messages. Stored objects are DAG-CBOR maps; transient ones are CBOR arrays in field order.
 
-use crate::cbor::Bounded;
+use crate::cbor::{Bounded, BoundedBytes};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
-use crate::ring::Grid;
+use crate::ring::{Grid, PLACED_BYTES};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -390,6 +390,26 @@ wire_struct! {
     }
 }
 
+/// Hops that one proof holds.
+pub const MAX_PROOF_HOPS: usize = 256;
+
+wire_struct! {
+    /// Who lied in the ring, with the signatures that show it (PROTOCOL section 7.5): anyone who replays the manifest's
+    /// committed deltas comes to the same.
+    Proof {
+        /// The job.
+        job: CidBytes,
+        /// The round.
+        round: Round,
+        /// Hash of the manifest.
+        manifest: Hash32,
+        /// Who.
+        accused: PeerBytes,
+        /// Hops with their places, as chains are handed out.
+        hops: BoundedBytes<{ MAX_PROOF_HOPS * PLACED_BYTES }>,
+    }
+}
+
 macro_rules! offences {
     ($($(#[$doc:meta])* $name:ident = $n:literal, $label:literal, $text:literal;)*) => {
         /// What a peer did wrong. The number is on the wire, the label in metrics, the text in logs.
@@ -444,6 +464,10 @@ offences! {
     Equivocation = 10, "equivocation", "sent two different commitments in one round";
     /// A message that does not parse or whose signature is wrong.
     BadMessage = 11, "bad_message", "sent a message that does not parse or is wrongly signed";
+    /// A chunk whose hop is wrongly signed, or says that something else was sent.
+    BadHop = 12, "bad_hop", "sent a chunk that is not what its hop signature says";
+    /// A sum that does not follow from what came in and the committed delta.
+    FalseSum = 13, "false_sum", "lied about a sum: its signed hops do not follow from the committed deltas";
 }
 
 impl Offence {

@@ -1,8 +1,8 @@
 //! The signed envelope and its check.
 
 use super::bodies::{
-    Attest, Close, Commitment, Complaint, Cutoff, JobBody as Job, Links, Manifest, Ready, Receipt, Report,
-    Reveal, Roster, Status, wire_struct,
+    Attest, Close, Commitment, Complaint, Cutoff, JobBody as Job, Links, Manifest, Proof, Ready, Receipt,
+    Report, Reveal, Roster, Status, wire_struct,
 };
 use crate::cbor::{self, CborError};
 use crate::ids::{CidBytes, PeerBytes};
@@ -163,6 +163,7 @@ kinds! {
     Complaint = 21, "gym/complaint/v1", false, wire;
     Status = 22, "gym/status/v1", false, wire;
     Links = 23, "gym/links/v1", false, wire;
+    Proof = 24, "gym/proof/v1", false, wire;
 }
 
 impl Body {
@@ -184,6 +185,7 @@ impl Body {
             Self::Complaint(b) => b.job.clone(),
             Self::Status(b) => b.job.clone(),
             Self::Links(b) => b.job.clone(),
+            Self::Proof(b) => b.job.clone(),
         }
     }
 
@@ -201,6 +203,7 @@ impl Body {
             Self::Cutoff(b) => Some(b.round.0),
             Self::Reveal(b) => Some(b.round.0),
             Self::Complaint(b) => Some(b.round.0),
+            Self::Proof(b) => Some(b.round.0),
             Self::Job(_) | Self::Ready(_) | Self::Status(_) | Self::Links(_) => None,
         }
     }

@@ -144,7 +144,9 @@ impl Orchestrator {
             | Offence::Unexpected
             | Offence::BadValue
             | Offence::StateDiffers
-            | Offence::BadMessage => return,
+            | Offence::BadMessage
+            | Offence::BadHop
+            | Offence::FalseSum => return,
         };
         c.refused
             .entry(accused.clone())

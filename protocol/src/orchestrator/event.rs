@@ -4,6 +4,7 @@ use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
 use crate::job::spec::JobSpec;
 use crate::member::{DeltaFacts, Held};
 use crate::message::{Body, Offence, Reason, Standing, Verified};
+use crate::ring::Finding;
 
 /// Who orchestrates what.
 #[derive(Clone, Debug)]
@@ -42,6 +43,13 @@ pub enum Event {
         /// What it says of itself, or what is wrong.
         outcome: Result<DeltaFacts, Reason>,
     },
+    /// [`Action::Audit`] is done.
+    Audited {
+        /// The manifest.
+        manifest: Hash32,
+        /// What it came to.
+        outcome: Audited,
+    },
     /// No connection to this peer is left.
     PeerLost(PeerBytes),
     /// A connection to this peer is there.
@@ -50,6 +58,17 @@ pub enum Event {
     Cancel,
     /// A deadline may have passed.
     Tick,
+}
+
+/// What an audit of a round's sum came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Audited {
+    /// What was replayed is what the members' hops say.
+    Sound,
+    /// Somebody lied.
+    Found(Box<Finding>),
+    /// It could not be told, and why: the round closes on its attests.
+    Open(String),
 }
 
 /// What an orchestrator asks of its driver.
@@ -71,6 +90,13 @@ pub enum Action {
         cid: CidBytes,
         /// Who has it.
         from: Vec<PeerBytes>,
+    },
+    /// Replay the manifest's sum from its committed deltas, all of it or a random part, and hold it against the members' hops.
+    Audit {
+        /// The round.
+        round: Round,
+        /// The manifest.
+        manifest: Hash32,
     },
     /// Close the round with these attests: the driver wraps and publishes the certificate.
     Close {

@@ -2,6 +2,7 @@
 //!
 //! It is the trusted sequencer of this version: what it signs stands where the specification says "decided".
 
+mod audit;
 mod collect;
 mod commit;
 mod event;
@@ -9,7 +10,7 @@ mod order;
 mod rounds;
 mod view;
 
-pub use event::{Action, Config, Doing, Event};
+pub use event::{Action, Audited, Config, Doing, Event};
 
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::member::Held;
@@ -17,6 +18,7 @@ use crate::message::{Body, Ready, Roster, Standing, Verified};
 use crate::time::{Deadline, Estimate, Time, earlier};
 use commit::Commits;
 use order::MeasuredLinks;
+use rounds::STRIKES;
 use std::collections::{BTreeMap, BTreeSet};
 use view::Reducing;
 
@@ -162,6 +164,7 @@ impl Orchestrator {
             } => {
                 self.on_delta_checked(now, roster, &member, &cid, outcome, out);
             }
+            Event::Audited { manifest, outcome } => self.on_audited(now, manifest, outcome, out),
             Event::PeerLost(peer) => {
                 self.lost.entry(peer).or_insert(now);
             }
@@ -195,7 +198,8 @@ impl Orchestrator {
             | Body::Close(_)
             | Body::Report(_)
             | Body::Cutoff(_)
-            | Body::Status(_) => {}
+            | Body::Status(_)
+            | Body::Proof(_) => {}
         }
     }
 

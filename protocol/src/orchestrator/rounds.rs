@@ -8,7 +8,7 @@ use crate::message::{Body, Roster, RosterMember, Standing, Status};
 use crate::time::Time;
 
 /// Rounds in which two members complained of a third before it is not called again.
-const STRIKES: u32 = 2;
+pub(super) const STRIKES: u32 = 2;
 /// Tries at one round before the job fails.
 const MAX_ATTEMPTS: u32 = 10;
 

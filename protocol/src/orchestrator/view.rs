@@ -1,5 +1,6 @@
 //! From the manifest to the close: attests, complaints, views (PROTOCOL section 6, "Failure").
 
+use super::audit::Audit;
 use super::commit::Commits;
 use super::{Action, Config, Orchestrator, Phase};
 use crate::cbor;
@@ -30,8 +31,9 @@ struct Heard {
 #[derive(Debug)]
 pub(super) struct Reducing {
     commits: Commits,
-    manifest: Manifest,
-    hash: Hash32,
+    pub(super) manifest: Manifest,
+    pub(super) hash: Hash32,
+    pub(super) audit: Audit,
     since: Time,
     attest_ms: u64,
     flat_ring_max: u32,
@@ -43,7 +45,7 @@ pub(super) struct Reducing {
     /// Who has been accused, by whom, over all views of the round; of silence only where the silence starts.
     accusers: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
     /// No longer asked to serve a slot in this round.
-    replaced: BTreeSet<PeerBytes>,
+    pub(super) replaced: BTreeSet<PeerBytes>,
 }
 
 impl Reducing {
@@ -67,6 +69,7 @@ impl Reducing {
         };
         let mut reducing = Self {
             hash: Hash32::ZERO,
+            audit: Audit::NotAsked,
             commits,
             manifest,
             since: now,
@@ -93,6 +96,7 @@ impl Reducing {
         self.complaints.clear();
         self.first_complaint = None;
         self.quorum_since = None;
+        self.audit = Audit::NotAsked;
         out.push(Action::Publish(Body::Manifest(self.manifest.clone())));
     }
 
@@ -106,6 +110,9 @@ impl Reducing {
     }
 
     pub(super) fn deadline(&self) -> Deadline {
+        if let Some(at) = self.audit.deadline() {
+            return (at, "the audit of the sum");
+        }
         if let Some(at) = self.quorum_since {
             return (at.plus(STRAGGLING_ATTESTS_MS), "the remaining attests");
         }
@@ -304,12 +311,25 @@ impl Orchestrator {
             return;
         };
         let due = now >= r.deadline().0;
-        if let Some((state, checkpoint)) = r.quorum() {
-            if due || r.everyone() {
+        let all = !r.attests.is_empty() && r.everyone();
+        match r.quorum() {
+            Some((state, checkpoint)) if r.audit.is_over(now) => {
                 let attests = r.certificate(state, &checkpoint);
                 self.close(now, state, checkpoint, attests, out);
+                return;
             }
-            return;
+            // A quorum is to be checked; where all have attested and none is there, somebody lied.
+            quorum if r.audit == Audit::NotAsked && (all || quorum.is_some() && due) => {
+                r.audit = Audit::Asked(now);
+                out.push(Action::Audit {
+                    round: r.manifest.round,
+                    manifest: r.hash,
+                });
+                return;
+            }
+            Some(_) => return,
+            None if all && r.audit.is_over(now) => return self.raise_view(now, out),
+            None => {}
         }
         let heard_all = r.first_complaint.is_some() && self.lost.keys().any(|p| r.serves(p));
         let dead = r
@@ -322,7 +342,7 @@ impl Orchestrator {
         }
     }
 
-    fn raise_view(&mut self, now: Time, out: &mut Vec<Action>) {
+    pub(super) fn raise_view(&mut self, now: Time, out: &mut Vec<Action>) {
         let lost = self.lost.clone();
         let Phase::Reducing(r) = &mut self.phase else {
             return;

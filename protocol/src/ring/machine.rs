@@ -57,6 +57,14 @@ impl Machine {
         }
     }
 
+    /// Refuses what the schedule does not expect, without looking into the payload.
+    pub(super) fn check(&self, segment: &Segment) -> Result<(), RingError> {
+        match self {
+            Self::Flat(r) => r.check(segment),
+            Self::Grid(g) => g.check(segment),
+        }
+    }
+
     /// Takes a predecessor's segment.
     ///
     /// # Errors

@@ -3,6 +3,8 @@
 //! A slot's machine knows neither who serves the other slots nor how its segments travel. Whoever drives it delivers each
 //! predecessor's segment to [`Ring::receive`] and carries away what lands in the outbox.
 
+mod audit;
+mod chain;
 mod contribution;
 mod flat;
 mod grid;
@@ -14,6 +16,11 @@ mod replay;
 mod schedule;
 mod segment;
 
+pub use audit::{Expected, Finding, Lie, Verdict, expect, judge};
+pub use chain::{
+    Chained, HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, PLACED_BYTES, Place, Scope, Seat, placed_from_bytes,
+    placed_to_bytes,
+};
 pub use contribution::Contribution;
 pub use flat::{Config, Ring};
 pub use grid::GridRing;

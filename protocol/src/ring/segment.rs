@@ -68,6 +68,18 @@ pub enum RingError {
         /// Element of the segment.
         element: usize,
     },
+    /// The hop behind a chunk is wrongly signed, or says that something else was sent.
+    #[error(
+        "{phase:?} step {step}: chunk {chunk} is not what its hop signature says, or the signature is wrong"
+    )]
+    Hop {
+        /// Phase.
+        phase: Phase,
+        /// Step.
+        step: u32,
+        /// Chunk.
+        chunk: u32,
+    },
 }
 
 /// The mean of all contributions, and what this slot's rounding left over.

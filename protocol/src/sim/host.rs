@@ -1,9 +1,10 @@
 //! One simulated member: its machine, its stand-in trainer and its faults.
 
 use super::{cid, hash, peer};
-use crate::ids::{CidBytes, Hash32, PeerBytes};
-use crate::member::{Action, Config, DeltaFacts, Event, Held, Member};
+use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
+use crate::member::{Action, Config, DeltaFacts, Event, Held, Member, Sums};
 use crate::message::{Offence, Reason};
+use crate::ring::{Hop, Place};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
@@ -33,6 +34,8 @@ pub enum Fault {
     NotFinite(u64),
     /// Computes another state in this round.
     OtherState(u64),
+    /// Adds the opposite of what it committed in this round, and signs its hops all the same.
+    FalseSum(u64),
 }
 
 /// A member in the simulation.
@@ -45,6 +48,8 @@ pub struct Host {
     pub(super) ring_bytes: u64,
     pub(super) round_bytes: u64,
     pub(super) offences: BTreeMap<&'static str, u64>,
+    /// Its part of the chains of this round's rings, by manifest.
+    pub(super) hops: BTreeMap<Hash32, Vec<(Place, Hop)>>,
     config: Config,
     elements: usize,
 }
@@ -53,7 +58,17 @@ pub struct Host {
 pub(super) type Deltas = BTreeMap<CidBytes, (PeerBytes, u64, Hash32, Vec<f32>)>;
 
 impl Host {
-    pub(super) fn new(config: Config, elements: usize, faults: Vec<Fault>) -> Self {
+    pub(super) fn new(mut config: Config, elements: usize, faults: Vec<Fault>) -> Self {
+        let false_in = faults.iter().find_map(|f| {
+            if let Fault::FalseSum(round) = f {
+                Some(*round)
+            } else {
+                None
+            }
+        });
+        if let Some(round) = false_in {
+            config.sums = Sums::FalseIn(Round(round));
+        }
         Self {
             machine: Member::new(config.clone()),
             alive: true,
@@ -61,6 +76,7 @@ impl Host {
             ring_bytes: 0,
             round_bytes: 0,
             offences: BTreeMap::new(),
+            hops: BTreeMap::new(),
             config,
             elements,
         }
@@ -98,6 +114,8 @@ impl Host {
             | Action::AbandonTraining
             | Action::SendReplica { .. }
             | Action::Apply { .. }
+            | Action::KeepHops { .. }
+            | Action::Judge(_)
             | Action::Promote(_)
             | Action::Penalise { .. }
             | Action::Notice(_)

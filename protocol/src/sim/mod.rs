@@ -5,6 +5,7 @@
 mod clock;
 mod file;
 mod host;
+mod keys;
 mod links;
 mod network;
 mod record;
@@ -22,7 +23,7 @@ use crate::job::spec::{JobFile, JobSpec, Resolved};
 use crate::message::{Body, Verified};
 use network::Network;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a simulation runs.
 #[derive(Clone, Debug)]
@@ -125,6 +126,8 @@ pub struct Outcome {
     pub broken: Broken,
     /// Offences counted anywhere, by label.
     pub offences: BTreeMap<&'static str, u64>,
+    /// Members whose lie about a sum was proven, and who came to the same.
+    pub named: BTreeMap<u32, BTreeSet<u32>>,
 }
 
 impl Outcome {

@@ -171,6 +171,14 @@ pub(crate) fn bodies() -> Vec<Body> {
             .expect("few enough"),
         }
         .into(),
+        Proof {
+            job: cid(9),
+            round,
+            manifest: hash(5),
+            accused: peer(4),
+            hops: vec![1; 173].try_into().expect("few enough"),
+        }
+        .into(),
     ]
 }
 

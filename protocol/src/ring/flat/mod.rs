@@ -144,7 +144,7 @@ impl Ring {
     }
 
     /// Refuses what the schedule does not expect, without looking into the payload.
-    fn check(&self, s: &Segment) -> Result<(), RingError> {
+    pub(super) fn check(&self, s: &Segment) -> Result<(), RingError> {
         let schedule = &self.config.schedule;
         let in_wire = match s.phase {
             Phase::ScatterReduce | Phase::AllGather => true,

@@ -12,7 +12,7 @@ mod shape;
 mod sum;
 mod sums;
 
-use super::{Axis, Contribution, Grid, Plan, Reduced, RingError, Segment};
+use super::{Axis, Contribution, Grid, Place, Plan, Reduced, RingError, Segment};
 use crate::job::spec::Wire;
 use crate::message::Phase;
 use crate::pack;
@@ -20,6 +20,11 @@ use crate::quant::{self, Form, Q8};
 use shape::Shape;
 use std::collections::BTreeSet;
 use sum::Sum;
+
+/// Segments of what is sent at a place.
+pub(super) fn segments(plan: Plan, grid: Grid, place: Place) -> u32 {
+    Shape::new(plan, grid, place.slot).segments(place.phase, place.chunk)
+}
 
 const PHASES_FLOATS: &[Phase] = &[
     Phase::ScatterReduce,
@@ -135,7 +140,8 @@ impl GridRing {
         self.check(&segment)?;
         self.early.push(segment);
         while let Some(at) = self.early.iter().position(|s| self.is_ready(s)) {
-            let segment = self.early.swap_remove(at);
+            // In the order they came: what goes out then has its order too.
+            let segment = self.early.remove(at);
             self.take(segment, out)?;
         }
         Ok(())
@@ -188,7 +194,7 @@ impl GridRing {
     }
 
     /// Refuses what the schedule does not expect, without looking into the payload.
-    fn check(&self, s: &Segment) -> Result<(), RingError> {
+    pub(super) fn check(&self, s: &Segment) -> Result<(), RingError> {
         let Segment {
             phase,
             step,

@@ -1,22 +1,26 @@
 //! The world of one simulation: hosts, orchestrator, what is on its way, and what an observer notes.
 
+mod audits;
 mod of_members;
 mod of_orchestrator;
 
 use super::clock::{After, Clock, Due, Next};
 use super::host::{self, Deltas, Fault, Host};
+use super::keys::StandInKeys;
 use super::links::{Wave, Wires};
 use super::record::Record;
 use super::trace::Trace;
 use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_peer, peer};
 use crate::ids::{Hash32, PeerBytes};
 use crate::job::spec::JobSpec;
-use crate::member::{self, Held};
+use crate::member::{self, Held, Sums};
 use crate::message::{Body, Manifest, Verified};
 use crate::orchestrator::{self, Orchestrator};
+use crate::ring::Scope;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// How long the stand-in application of the mean takes.
 const APPLY_US: u64 = 20_000;
@@ -34,7 +38,9 @@ pub(super) struct Network {
     hosts: Vec<Host>,
     orchestrator: Orchestrator,
     deltas: Deltas,
-    manifests: BTreeMap<Hash32, Manifest>,
+    manifests: BTreeMap<Hash32, (Manifest, Scope)>,
+    /// Liars that a proof convinced members of, and whom.
+    named: BTreeMap<u32, BTreeSet<u32>>,
     /// Every state by its hash, for fetches.
     states: BTreeMap<Hash32, Held>,
     closes: Vec<ClosedRound>,
@@ -63,6 +69,8 @@ impl Network {
                 orchestrator: orchestrator_peer(),
                 spec: spec.clone(),
                 segment: scenario.segment,
+                keys: Arc::new(StandInKeys(i)),
+                sums: Sums::True,
             };
             let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
             Host::new(config, scenario.elements, faults)
@@ -87,6 +95,7 @@ impl Network {
             orchestrator,
             deltas: Deltas::new(),
             manifests: BTreeMap::new(),
+            named: BTreeMap::new(),
             states: BTreeMap::from([(zero.state, zero.clone())]),
             closes: Vec::new(),
             samples: u64::from(spec.schedule.aggregate_interval)
@@ -187,7 +196,8 @@ impl Network {
             | Body::Reveal(_)
             | Body::Complaint(_)
             | Body::Status(_)
-            | Body::Links(_) => {}
+            | Body::Links(_)
+            | Body::Proof(_) => {}
         }
     }
 
@@ -307,6 +317,7 @@ impl Network {
             rounds: self.record.rounds,
             broken: self.record.broken,
             offences,
+            named: self.named,
         }
     }
 }

@@ -70,6 +70,10 @@ impl Network {
             }
             Action::SendSegment { to, header, payload } => self.send_segment(i, &to, header, payload),
             Action::Apply { manifest, mean, .. } => self.apply(i, manifest, &mean),
+            Action::KeepHops { manifest, hops, .. } => {
+                self.hosts[i as usize].hops.insert(manifest, hops);
+            }
+            Action::Judge(proof) => self.judge(i, &proof),
             Action::Promote(held) => self.record.on_promote(i, held.closed, held.state),
             Action::AbandonTraining | Action::Notice(_) | Action::Finished(_) => {}
             Action::Penalise { offence, .. } => self.hosts[i as usize].count(offence),
@@ -77,10 +81,11 @@ impl Network {
     }
 
     fn send_segment(&mut self, i: u32, to: &PeerBytes, mut header: LinkHeader, mut payload: Vec<u8>) {
-        let host = &mut self.hosts[i as usize];
         let round = header.round;
-        host.ring_bytes += payload.len() as u64;
-        host.round_bytes += payload.len() as u64;
+        let (elements, _) = self.carried(&header, payload.len());
+        let host = &mut self.hosts[i as usize];
+        host.ring_bytes += elements;
+        host.round_bytes += elements;
         if host.has(Fault::MuteInReduce(round)) {
             return;
         }
@@ -90,7 +95,8 @@ impl Network {
         if host.has(Fault::Truncate(round)) {
             payload.truncate(payload.len() / 2);
         }
-        let bytes = payload.len() as u64;
+        let (_, bytes) = self.carried(&header, payload.len());
+        let host = &self.hosts[i as usize];
         let event = if host.has(Fault::BadSeal(round)) {
             member::Event::LinkOffence {
                 from: peer(i),
@@ -107,7 +113,7 @@ impl Network {
     }
 
     fn apply(&mut self, i: u32, manifest: Hash32, mean: &[f32]) {
-        let Some(m) = self.manifests.get(&manifest) else {
+        let Some((m, _)) = self.manifests.get(&manifest) else {
             return;
         };
         self.record.on_reduced(self.clock.now());

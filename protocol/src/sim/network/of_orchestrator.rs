@@ -3,6 +3,7 @@
 use super::{BUILD_US, FETCH_US, Network};
 use crate::message::{Body, Close, Verified};
 use crate::orchestrator;
+use crate::ring::Scope;
 use crate::sim::clock::After;
 use crate::sim::{ClosedRound, host, index_of, orchestrator_peer, signed, theory};
 
@@ -42,6 +43,7 @@ impl Network {
                     };
                     self.orchestrator_in(FETCH_US, event);
                 }
+                Action::Audit { manifest, .. } => self.audit(manifest),
                 Action::Close { body, attests } => self.close(body, attests),
                 Action::Penalise { offence, .. } => *self.offences.entry(offence.label()).or_default() += 1,
                 Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
@@ -56,14 +58,20 @@ impl Network {
         match &m.body {
             Body::Roster(roster) => {
                 self.deltas.retain(|_, d| d.1 >= roster.round.0);
-                self.hosts.iter_mut().for_each(|h| h.round_bytes = 0);
+                for host in &mut self.hosts {
+                    host.round_bytes = 0;
+                    host.hops.clear();
+                }
                 self.record.on_roster(now, roster);
             }
             Body::Cutoff(_) => self.record.on_cutoff(now),
             Body::Manifest(manifest) => {
                 self.record.on_manifest(now);
-                self.manifests
-                    .insert(crate::cbor::object_hash(&m.encoded), manifest.clone());
+                let hash = crate::cbor::object_hash(&m.encoded);
+                let (wire, scenario) = (self.spec.wire, &self.scenario);
+                if let Some(scope) = Scope::new(manifest, hash, wire, scenario.elements, scenario.segment) {
+                    self.manifests.insert(hash, (manifest.clone(), scope));
+                }
             }
             Body::Job(_)
             | Body::Attest(_)
@@ -75,13 +83,14 @@ impl Network {
             | Body::Reveal(_)
             | Body::Complaint(_)
             | Body::Status(_)
-            | Body::Links(_) => {}
+            | Body::Links(_)
+            | Body::Proof(_) => {}
         }
     }
 
     fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
         let now = self.clock.now();
-        if let Some(m) = self.manifests.get(&body.manifest) {
+        if let Some((m, _)) = self.manifests.get(&body.manifest) {
             let redundancy = self.spec.schedule.redundancy;
             let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
             self.record.on_close(now, &body, m, redundancy, alive);

@@ -1,0 +1,217 @@
+//! A slot's machine with its hop signatures (PROTOCOL section 6): who sent what of each chunk, so that a false sum can be
+//! traced to the hop that made it.
+//!
+//! The hop of a chunk stands behind its last segment, 160 bytes. In the reduce phases every slot signs what it sends; in
+//! the gathers the owner's word is passed on with the chunk. A slot takes a chunk for good only with a hop that fits what
+//! came; its own sums may be under way by then, but their last segment waits.
+
+mod hop;
+mod scope;
+mod tally;
+
+pub use hop::{HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, PLACED_BYTES, Place, placed_from_bytes, placed_to_bytes};
+pub use scope::{Scope, Seat};
+pub(in crate::ring) use tally::{Tally, digest, together};
+
+use super::{Axis, Contribution, Machine, Reduced, RingError, Segment};
+use crate::ids::Hash32;
+use crate::message::Phase;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Phase, step and chunk, as one slot sees them.
+type Turn = (Phase, u32, u32);
+
+/// The machine of a slot that signs and checks hops.
+#[derive(Debug)]
+pub struct Chained {
+    machine: Machine,
+    slot: u32,
+    scope: Arc<Scope>,
+    keys: Arc<dyn HopKeys>,
+    /// Chunks that are coming in, with their hops once the last segment is here.
+    coming: BTreeMap<Turn, (Tally, Option<Hop>)>,
+    going: BTreeMap<Turn, Tally>,
+    /// Last segments that wait for the rest of their chunk, or for a hop they build on.
+    waiting: Vec<Segment>,
+    /// Hops that were checked, or made here.
+    known: BTreeMap<Place, Hop>,
+}
+
+impl Chained {
+    /// The machine of `slot` with its contribution.
+    #[must_use]
+    pub fn new(scope: Arc<Scope>, keys: Arc<dyn HopKeys>, slot: u32, own: Contribution) -> Self {
+        Self {
+            machine: Machine::new(scope.plan, slot, own),
+            slot,
+            scope,
+            keys,
+            coming: BTreeMap::new(),
+            going: BTreeMap::new(),
+            waiting: Vec::new(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Sends what needs nothing from others.
+    pub fn start(&mut self, out: &mut Vec<Segment>) {
+        let mut made = Vec::new();
+        self.machine.start(&mut made);
+        self.send(made, out);
+    }
+
+    /// Takes a predecessor's segment, with its hop if it is the chunk's last.
+    ///
+    /// # Errors
+    /// What is wrong with it: as [`Machine::receive`], or a hop that is missing, wrongly signed or not of what came.
+    pub fn receive(&mut self, mut segment: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        let before = self.scope.plan.layout.before(self.slot, segment.phase.axis());
+        let place = self
+            .scope
+            .signed_at(segment.phase, segment.step, segment.chunk, before);
+        let segments = self.scope.segments(place);
+        let hop = (segment.segment.checked_add(1) == Some(segments))
+            .then(|| take_hop(&mut segment))
+            .transpose()?;
+        self.machine.check(&segment)?;
+        let turn = turn(&segment);
+        let (tally, last) = self
+            .coming
+            .entry(turn)
+            .or_insert_with(|| (Tally::new(segments), None));
+        tally.add(segment.segment, &segment.payload);
+        *last = hop.or(*last);
+        self.know_when_complete(turn, place)?;
+        let mut made = Vec::new();
+        self.machine.receive(segment, &mut made)?;
+        self.send(made, out);
+        Ok(())
+    }
+
+    /// A chunk is whole: its hop must be signed by whom it names and say what came.
+    fn know_when_complete(&mut self, turn: Turn, place: Place) -> Result<(), RingError> {
+        let Some((tally, Some(hop))) = self.coming.get(&turn) else {
+            return Ok(());
+        };
+        let Some(came) = tally.hash() else { return Ok(()) };
+        let hop = *hop;
+        if hop.went != came || !hop.is_signed(&self.scope, place, self.keys.as_ref()) {
+            let (phase, step, chunk) = turn;
+            return Err(RingError::Hop { phase, step, chunk });
+        }
+        self.coming.remove(&turn);
+        self.known.insert(place, hop);
+        Ok(())
+    }
+
+    /// Sends on what the machine made; a chunk's last segment once its hop can be signed.
+    fn send(&mut self, made: Vec<Segment>, out: &mut Vec<Segment>) {
+        for segment in made {
+            let segments = self.scope.segments(self.place_of(&segment));
+            let tally = self
+                .going
+                .entry(turn(&segment))
+                .or_insert_with(|| Tally::new(segments));
+            tally.add(segment.segment, &segment.payload);
+            if segment.segment + 1 == segments {
+                self.waiting.push(segment);
+            } else {
+                out.push(segment);
+            }
+            self.release(out);
+        }
+        self.release(out);
+    }
+
+    fn release(&mut self, out: &mut Vec<Segment>) {
+        let mut at = 0;
+        while let Some(segment) = self.waiting.get(at) {
+            let (turn, place) = (turn(segment), self.place_of(segment));
+            let Some(hop) = self.hop_for(turn, place) else {
+                at += 1;
+                continue;
+            };
+            let mut segment = self.waiting.remove(at);
+            self.going.remove(&turn);
+            segment.payload.extend_from_slice(&hop.to_bytes());
+            out.push(segment);
+            // What waited may build on it.
+            at = 0;
+        }
+    }
+
+    /// The hop that goes with a chunk: the owner's, or one's own. `None` while the chunk or what it builds on is not whole.
+    fn hop_for(&mut self, turn: Turn, place: Place) -> Option<Hop> {
+        let went = self.going.get(&turn)?.hash()?;
+        if let Some(known) = self.known.get(&place) {
+            return Some(*known);
+        }
+        if place.slot != self.slot {
+            return None;
+        }
+        let on = self.scope.builds_on(place);
+        let on: Vec<&Hop> = on.iter().map(|p| self.known.get(p)).collect::<Option<_>>()?;
+        let [came, previous] = built_on(&on);
+        let hop = Hop::sign(&self.scope, place, [came, went, previous], self.keys.as_ref());
+        self.known.insert(place, hop);
+        Some(hop)
+    }
+
+    fn place_of(&self, s: &Segment) -> Place {
+        self.scope.signed_at(s.phase, s.step, s.chunk, self.slot)
+    }
+
+    /// The result, once every segment has come, without copying what is large: the machine is of no use afterwards.
+    pub fn take_result(&mut self) -> Option<Reduced> {
+        self.machine.take_result()
+    }
+
+    /// The line whose segments it waits for.
+    #[must_use]
+    pub fn waits_along(&self) -> Axis {
+        self.machine.waits_along()
+    }
+
+    /// Segments still to come.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.machine.missing()
+    }
+
+    /// The hops it checked or made, by place: its part of the chains. It keeps none.
+    pub fn take_hops(&mut self) -> BTreeMap<Place, Hop> {
+        std::mem::take(&mut self.known)
+    }
+}
+
+/// `came` and `previous` of a hop that builds on others.
+pub(in crate::ring) fn built_on(on: &[&Hop]) -> [Hash32; 2] {
+    let came: Vec<Hash32> = on.iter().map(|hop| hop.went).collect();
+    let previous = if on.is_empty() {
+        Hash32::ZERO
+    } else {
+        digest(on.iter().map(|hop| &hop.signature[..]))
+    };
+    [together(&came), previous]
+}
+
+fn turn(s: &Segment) -> Turn {
+    (s.phase, s.step, s.chunk)
+}
+
+/// Takes the hop from behind a chunk's last segment.
+fn take_hop(s: &mut Segment) -> Result<Hop, RingError> {
+    let got = s.payload.len();
+    let Some(hop) = s.payload.last_chunk::<HOP_BYTES>().map(Hop::from_bytes) else {
+        return Err(RingError::Length {
+            phase: s.phase,
+            step: s.step,
+            segment: s.segment,
+            got,
+            want: HOP_BYTES,
+        });
+    };
+    s.payload.truncate(got - HOP_BYTES);
+    Ok(hop)
+}
