@@ -207,7 +207,7 @@ fn a_state_that_differs_is_named_and_its_member_catches_up() {
 
 #[test]
 fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar() {
-    for wire in ["f32", "q8"] {
+    for wire in ["f32", "bf16", "q8", "q4"] {
         for (members, flat_ring_max, liar) in [(4, 28, 0), (5, 28, 3), (9, 4, 5), (7, 4, 6)] {
             let s = Scenario {
                 job: JOB.replace("WIRE", wire),

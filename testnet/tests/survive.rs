@@ -74,6 +74,11 @@ fn slow_a_truncated_chunk_is_refused() {
 }
 
 #[test]
+fn slow_a_false_sum_is_found_and_its_maker_named() {
+    survives("false-sum");
+}
+
+#[test]
 fn slow_a_chunk_with_a_bad_tag_is_refused() {
     survives("bad-tag");
 }

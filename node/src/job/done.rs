@@ -1,5 +1,6 @@
 //! What comes back from work that runs beside the service's task.
 
+use super::audit::JudgeResult;
 use super::commit::Files;
 use super::log::MessageId;
 use super::member::add_checkpoint;
@@ -93,6 +94,19 @@ pub(crate) enum Done {
         entry: Entry,
         state: Arc<ModelState>,
         delta: Result<Vec<f32>, String>,
+    },
+    /// A round's sum was replayed.
+    Audited {
+        job: CidBytes,
+        manifest: Hash32,
+        outcome: orchestrator::Audited,
+    },
+    /// What a proof is about was replayed.
+    Judged {
+        job: CidBytes,
+        accused: PeerBytes,
+        round: Round,
+        result: JudgeResult,
     },
     /// The outer step is taken and its checkpoint added.
     Applied {
@@ -206,6 +220,17 @@ impl Service {
                 manifest,
                 result,
             } => self.on_applied(&job, manifest, result),
+            Done::Audited {
+                job,
+                manifest,
+                outcome,
+            } => self.tell_orchestrator(&job, orchestrator::Event::Audited { manifest, outcome }),
+            Done::Judged {
+                job,
+                accused,
+                round,
+                result,
+            } => self.on_judged(&job, &accused, round.0, result),
             Done::LinkDown(peer) => self.tell_members(&member::Event::PeerLost(peer)),
         }
     }

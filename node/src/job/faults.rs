@@ -1,5 +1,7 @@
 //! Faults that a node is told to commit, for scenarios only (`hanzod run --fault KIND@ROUND`, `*` for any round).
 
+use gym_protocol::ids::Round;
+use gym_protocol::member::Sums;
 use gym_protocol::message::Phase;
 use std::str::FromStr;
 
@@ -36,9 +38,11 @@ pub(crate) enum FaultKind {
     NanDelta,
     /// Another state is computed.
     OtherState,
+    /// The opposite of the committed delta is added in the ring, and signed.
+    FalseSum,
 }
 
-const NAMES: [(&str, FaultKind); 14] = [
+const NAMES: [(&str, FaultKind); 15] = [
     ("die-in-train", FaultKind::DieInTrain),
     ("die-in-commit", FaultKind::DieInCommit),
     ("die-in-replicate", FaultKind::DieInReplicate),
@@ -53,6 +57,7 @@ const NAMES: [(&str, FaultKind); 14] = [
     ("bad-tag", FaultKind::BadTag),
     ("nan-delta", FaultKind::NanDelta),
     ("other-state", FaultKind::OtherState),
+    ("false-sum", FaultKind::FalseSum),
 ];
 
 /// What [`FaultKind::DieAt`] names begin with; phase and step follow.
@@ -113,6 +118,12 @@ impl Faults {
     pub(crate) fn has(&self, kind: FaultKind, round: u64) -> bool {
         let due = |f: &Fault| f.kind == kind && f.round.is_none_or(|r| r == round);
         self.0.iter().any(due)
+    }
+
+    /// Whether, and when, this node's sums are false.
+    pub(crate) fn sums(&self) -> Sums {
+        let of = self.0.iter().find(|f| f.kind == FaultKind::FalseSum);
+        of.map_or(Sums::True, |f| Sums::FalseIn(f.round.map(Round)))
     }
 
     /// Ends the process as `kill -9` would, if this fault is due.

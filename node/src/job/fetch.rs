@@ -197,26 +197,13 @@ impl Service {
         cid: &CidBytes,
         from: &[PeerBytes],
     ) -> impl Future<Output = Result<Vec<u8>, String>> + Send + 'static {
-        let (content, cid) = (self.tools.content.clone(), cid.clone());
-        let providers: Vec<PeerId> = from.iter().filter_map(peer_id).collect();
-        async move {
-            let root = cid.to_cid().map_err(|e| e.to_string())?;
-            let request = FetchRequest {
-                root,
-                providers,
-                deadline: ROUND_DEADLINE,
-                pin: Pin::No,
-            };
-            content
-                .fetch_dag(request)
-                .finish()
-                .await
-                .map_err(|e| e.to_string())?;
-            content
-                .cat(ContentPath::from(root).join(DELTA), MAX_DELTA)
-                .await
-                .map_err(|e| e.to_string())
-        }
+        let (source, cid, from) = (self.delta_source(), cid.clone(), from.to_vec());
+        async move { source.fetch(&cid, &from).await }
+    }
+
+    /// Where committed deltas come from.
+    pub(crate) fn delta_source(&self) -> DeltaSource {
+        DeltaSource(self.tools.content.clone())
     }
 
     /// Adds a replica's files to the store, compares the directory's CID with the one claimed, checks the delta.
@@ -259,6 +246,27 @@ impl Service {
                 outcome,
             }
         });
+    }
+}
+
+/// Committed deltas: this node's store, and its peers'.
+#[derive(Debug)]
+pub(crate) struct DeltaSource(Content);
+
+impl DeltaSource {
+    /// The bytes of a committed delta file.
+    pub(crate) async fn fetch(&self, cid: &CidBytes, from: &[PeerBytes]) -> Result<Vec<u8>, String> {
+        let root = cid.to_cid().map_err(|e| e.to_string())?;
+        let request = FetchRequest {
+            root,
+            providers: from.iter().filter_map(peer_id).collect(),
+            deadline: ROUND_DEADLINE,
+            pin: Pin::No,
+        };
+        let fetched = self.0.fetch_dag(request).finish().await;
+        fetched.map_err(|e| e.to_string())?;
+        let path = ContentPath::from(root).join(DELTA);
+        self.0.cat(path, MAX_DELTA).await.map_err(|e| e.to_string())
     }
 }
 

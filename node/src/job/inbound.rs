@@ -10,7 +10,7 @@ use super::sync::{Answer, MAX_ENVELOPES, Question};
 use crate::link::LinkOffence;
 use crate::net::{Acceptance, NetEvent};
 use crate::role::Role;
-use gym_protocol::ids::{CidBytes, PeerBytes};
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::member;
 use gym_protocol::message::{JobBody, LinkHeader, LinkKind, MessageError, Offence, Verified, VerifyError};
 use gym_protocol::orchestrator::Event as OrchestratorEvent;
@@ -267,6 +267,24 @@ impl Service {
         }
     }
 
+    /// Reads what this node has of a ring's hops beside the task.
+    fn show_hops(&self, job: &CidBytes, manifest: Hash32, reply: oneshot::Sender<Vec<u8>>) {
+        if !self.jobs.contains_key(job) {
+            return;
+        }
+        let store = self.hop_store(job);
+        tokio::task::spawn_blocking(move || {
+            let answer = Answer {
+                envelopes: store.read(manifest).into_iter().collect(),
+                known: Vec::new(),
+            };
+            if let Ok(bytes) = answer.encode() {
+                // The asker may be gone.
+                let _ = reply.send(bytes);
+            }
+        });
+    }
+
     fn answer(&mut self, peer: &PeerBytes, bytes: &[u8], reply: oneshot::Sender<Vec<u8>>) {
         let answer = match Question::decode(bytes) {
             Some(Question::Jobs) => {
@@ -289,6 +307,10 @@ impl Service {
                 }
                 None => Answer::default(),
             },
+            Some(Question::Hops { job, manifest }) => {
+                self.show_hops(&job, manifest, reply);
+                return;
+            }
             Some(Question::Push { envelopes, .. }) => {
                 for envelope in &envelopes {
                     self.take(peer, envelope);

@@ -3,6 +3,7 @@
 use super::commit::{self, Draft, Values, salt};
 use super::done::{Done, Purpose};
 use super::faults::FaultKind;
+use super::hops::NodeHopKeys;
 use super::replica::Replica;
 use super::service::Service;
 use super::state::{ModelState, Names, Origin};
@@ -14,6 +15,7 @@ use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{Action, Config, Event, Held, Member};
 use gym_protocol::message::{Body, Link, LinkHeader, Phase};
 use gym_protocol::quant::SEGMENT;
+use gym_protocol::ring::{Hop, Place};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ impl Service {
                 orchestrator: job.body.orchestrator.clone(),
                 spec: (*job.body.spec).clone(),
                 segment: SEGMENT,
+                keys: Arc::new(NodeHopKeys(self.tools.identity.clone())),
+                sums: self.tools.faults.sums(),
             }));
         }
         self.tell_member(id, Event::Synced(zero));
@@ -86,6 +90,12 @@ impl Service {
                 self.send_replica(id, &to, round, roster, cid, salt);
             }
             Action::SendSegment { to, header, payload } => self.send_segment(&to, header, payload),
+            Action::KeepHops {
+                round,
+                manifest,
+                hops,
+            } => self.keep_hops(id, round, manifest, hops),
+            Action::Judge(proof) => self.judge(id, *proof),
             Action::Apply {
                 round,
                 manifest,
@@ -279,6 +289,16 @@ impl Service {
             tracing::warn!(peer = %to, "the queue of frames to this peer is full: it takes nothing");
             self.tell_members(&Event::PeerLost(to.clone()));
         }
+    }
+
+    /// On disk, beside the task: what is asked for on dispute survives a restart.
+    fn keep_hops(&self, id: &CidBytes, round: Round, manifest: Hash32, hops: Vec<(Place, Hop)>) {
+        let store = self.hop_store(id);
+        tokio::task::spawn_blocking(move || {
+            if let Err(e) = store.keep(round, manifest, &hops) {
+                tracing::warn!("the hop signatures of round {round} are not kept: {e}");
+            }
+        });
     }
 
     fn apply(&mut self, id: &CidBytes, round: Round, manifest: Hash32, mut mean: Vec<f32>) {

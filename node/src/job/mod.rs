@@ -10,6 +10,7 @@
 //! ```
 
 mod active;
+mod audit;
 mod commit;
 mod done;
 mod edge;
@@ -17,6 +18,7 @@ mod events;
 mod faults;
 mod fetch;
 mod handle;
+mod hops;
 mod inbound;
 mod log;
 mod member;

@@ -43,6 +43,7 @@ impl Service {
             } => {
                 self.check_delta(id, roster, round, member, cid, &from);
             }
+            Action::Audit { manifest, .. } => self.audit(id, manifest),
             Action::Close { body, attests } => self.close(id, body, attests),
             Action::Penalise {
                 peer,

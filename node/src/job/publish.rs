@@ -39,7 +39,8 @@ impl Publisher {
             | Body::Cutoff(_)
             | Body::Reveal(_)
             | Body::Complaint(_)
-            | Body::Links(_) => Topic::Rounds,
+            | Body::Links(_)
+            | Body::Proof(_) => Topic::Rounds,
         };
         if self.queue.try_send((topic, envelope)).is_err() {
             tracing::warn!("gossip queue full: {:?} left to synchronisation", body.kind());

@@ -2,7 +2,7 @@
 
 use super::log::MessageId;
 use gym_protocol::cbor::{self, CborError};
-use gym_protocol::ids::CidBytes;
+use gym_protocol::ids::{CidBytes, Hash32};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -20,6 +20,8 @@ pub(crate) enum Question {
     Jobs,
     /// What was said in this job that is not among these?
     Round { job: CidBytes, known: Vec<MessageId> },
+    /// What do you have of the hops of this manifest's ring?
+    Hops { job: CidBytes, manifest: Hash32 },
     /// Here is what you lack.
     Push { job: CidBytes, envelopes: Vec<Vec<u8>> },
 }
@@ -32,6 +34,9 @@ impl Question {
         let wire = match self {
             Self::Jobs => Wire(0, CidBytes::default(), ByteBuf::new(), Vec::new()),
             Self::Round { job, known } => Wire(1, job.clone(), pack(known), Vec::new()),
+            Self::Hops { job, manifest } => {
+                Wire(3, job.clone(), ByteBuf::from(manifest.0.to_vec()), Vec::new())
+            }
             Self::Push { job, envelopes } => Wire(2, job.clone(), ByteBuf::new(), bufs(envelopes)),
         };
         cbor::to_wire(&wire)
@@ -49,6 +54,10 @@ impl Question {
             2 => Some(Self::Push {
                 job,
                 envelopes: envelopes.into_iter().map(ByteBuf::into_vec).collect(),
+            }),
+            3 => Some(Self::Hops {
+                job,
+                manifest: Hash32(ids.as_slice().try_into().ok()?),
             }),
             _ => None,
         }
@@ -111,6 +120,10 @@ mod tests {
             Question::Round {
                 job: job.clone(),
                 known: vec![[1; 8], [2; 8]],
+            },
+            Question::Hops {
+                job: job.clone(),
+                manifest: Hash32([5; 32]),
             },
             Question::Push {
                 job,

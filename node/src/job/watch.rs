@@ -48,6 +48,11 @@ impl Service {
                     job.events.end();
                 }
             }
+            Body::Proof(proof) if sequenced => {
+                let (round, accused) = (proof.round.0, proof.accused.to_string());
+                let event = json!({ "round": round, "accused": accused, "hops": hex::encode(&*proof.hops) });
+                job.events.push("proof", event);
+            }
             Body::Status(status) if sequenced => self.on_status(id, status),
             Body::Job(_)
             | Body::Roster(_)
@@ -61,7 +66,8 @@ impl Service {
             | Body::Reveal(_)
             | Body::Complaint(_)
             | Body::Status(_)
-            | Body::Links(_) => {}
+            | Body::Links(_)
+            | Body::Proof(_) => {}
         }
     }
 

@@ -36,8 +36,8 @@ pub enum Sums {
     /// The committed delta.
     #[default]
     True,
-    /// In this round the opposite of what it committed, signed as if it were that.
-    FalseIn(Round),
+    /// In this round, or in all, the opposite of what it committed, signed as if it were that.
+    FalseIn(Option<Round>),
 }
 
 /// The model state this node holds for good.

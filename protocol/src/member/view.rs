@@ -233,7 +233,7 @@ impl InRound {
             )));
         }
         let delta = match config.sums {
-            Sums::FalseIn(r) if r == round => delta.iter().map(|d| -d).collect(),
+            Sums::FalseIn(r) if r.is_none_or(|r| r == round) => delta.iter().map(|d| -d).collect(),
             Sums::True | Sums::FalseIn(_) => delta.to_vec(),
         };
         Some(Contribution::new(delta, entry.weight))

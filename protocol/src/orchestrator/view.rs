@@ -143,6 +143,12 @@ impl Reducing {
         (3 * attests > 2 * self.members()).then(|| (state, checkpoint.clone()))
     }
 
+    /// Different values attested.
+    fn values(&self) -> usize {
+        let values = self.attests.values().map(|(a, _)| (a.state, &a.checkpoint));
+        values.collect::<BTreeSet<_>>().len()
+    }
+
     /// The attests of a value.
     fn certificate(&self, state: Hash32, checkpoint: &CidBytes) -> Vec<Verified> {
         let same = |a: &Attest| a.state == state && a.checkpoint == *checkpoint;
@@ -311,15 +317,17 @@ impl Orchestrator {
             return;
         };
         let due = now >= r.deadline().0;
-        let all = !r.attests.is_empty() && r.everyone();
-        match r.quorum() {
+        let quorum = r.quorum();
+        let all = (quorum.is_some() || r.values() > 1) && r.everyone();
+        let differ = quorum.is_none() && all;
+        match quorum {
             Some((state, checkpoint)) if r.audit.is_over(now) => {
                 let attests = r.certificate(state, &checkpoint);
                 self.close(now, state, checkpoint, attests, out);
                 return;
             }
-            // A quorum is to be checked; where all have attested and none is there, somebody lied.
-            quorum if r.audit == Audit::NotAsked && (all || quorum.is_some() && due) => {
+            // A quorum is to be checked; where all have attested and none is there, somebody may have lied.
+            quorum if r.audit == Audit::NotAsked && (differ || quorum.is_some() && (all || due)) => {
                 r.audit = Audit::Asked(now);
                 out.push(Action::Audit {
                     round: r.manifest.round,
@@ -328,7 +336,7 @@ impl Orchestrator {
                 return;
             }
             Some(_) => return,
-            None if all && r.audit.is_over(now) => return self.raise_view(now, out),
+            None if differ && r.audit.is_over(now) => return self.raise_view(now, out),
             None => {}
         }
         let heard_all = r.first_complaint.is_some() && self.lost.keys().any(|p| r.serves(p));

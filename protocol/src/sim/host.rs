@@ -67,7 +67,7 @@ impl Host {
             }
         });
         if let Some(round) = false_in {
-            config.sums = Sums::FalseIn(Round(round));
+            config.sums = Sums::FalseIn(Some(Round(round)));
         }
         Self {
             machine: Member::new(config.clone()),

@@ -90,6 +90,26 @@ pub(super) fn other_state(stage: &Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Sums that do not follow from its committed delta, and hops that say they do: the audit before the close finds it, the
+/// others replay the proof, a holder contributes its delta, and it is not called again.
+pub(super) fn false_sum(stage: &Stage) -> anyhow::Result<()> {
+    let met = Met {
+        counted: &["false_sum"],
+        theirs: &["lied about a sum"],
+        own: &["lied about a sum"],
+        delta: Delta::Summed,
+    };
+    let lab = lie(stage, "false-sum@1", &met)?;
+    let (closed, peer) = (lab.closed(ROUND)?, lab.peer(VICTIM)?);
+    ensure!(
+        !closed.signers.contains(&peer) && closed.view > 0,
+        "the round was not done again without it: {closed:?}"
+    );
+    let next = lab.closed(ROUND + 1)?;
+    ensure!(!next.members.contains(&peer), "it is called again: {next:?}");
+    Ok(())
+}
+
 fn lie(stage: &Stage, fault: &str, met: &Met<'_>) -> anyhow::Result<Lab> {
     let mut lab = Lab::start(stage, ROUNDS, VICTIM, fault)?;
     lab.follow(|_| Ok(()))?;

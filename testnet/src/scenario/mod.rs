@@ -135,6 +135,12 @@ pub const ALL: &[Scenario] = &[
         play: lying::other_state,
     },
     Scenario {
+        name: "false-sum",
+        about: "a sum that is false, and signed: found before the close, named by all, redone by a holder",
+        set: Set::Loopback,
+        play: lying::false_sum,
+    },
+    Scenario {
         name: "bad-job",
         about: "a typo, a missing tensor, a broken question line: told with place and remedy; the next job runs",
         set: Set::Loopback,

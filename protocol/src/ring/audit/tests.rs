@@ -5,6 +5,7 @@ use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::Wire;
 use crate::message::{Entry, Manifest, Phase};
 use crate::pack;
+use crate::quant::{Float, Form};
 use crate::ring::chain::{Chained, Hop, HopKeys, Place, Scope, Tally};
 use crate::ring::{Contribution, Grid, HOP_BYTES, Part, RingError, Segment, replay_in};
 use proptest::prelude::*;
@@ -214,25 +215,23 @@ fn forge(scope: &Scope, place: Place, how: How, tally: &mut Tally, s: &mut Segme
 
 /// Another value that an honest sum could hold.
 fn change(scope: &Scope, place: Place, payload: &mut Vec<u8>) {
-    let quantised = scope.plan.wire == Wire::Q8;
-    match place.phase {
-        Phase::ScatterReduce | Phase::ColumnScatterReduce if quantised => {
+    match (place.phase, Form::of(scope.plan.wire)) {
+        (Phase::ScatterReduce | Phase::ColumnScatterReduce, Form::Integers(levels)) => {
             let columns = scope.plan.layout.grid().map_or(1, |g| g.columns);
-            let contributions = match place.phase {
-                Phase::ScatterReduce => place.step + 1,
-                _ => (place.step + 1) * columns,
-            };
-            let units = (1..=SEGMENT)
-                .find(|n| pack::packed_len(*n, pack::width(contributions)) == payload.len())
-                .unwrap();
-            let mut sums = pack::unpack(payload, contributions, units).unwrap();
+            let in_row = place.phase == Phase::ScatterReduce;
+            let contributions = (place.step + 1) * if in_row { 1 } else { columns };
+            // Bits left over in the last byte are read as a sum of zero.
+            let width = pack::width(levels, contributions);
+            let units = payload.len() * 8 / width as usize;
+            let mut sums = pack::unpack(payload, levels, contributions, units).unwrap();
             sums[0] += if sums[0] > 0 { -1 } else { 1 };
-            *payload = pack::pack(&sums, contributions);
+            *payload = pack::pack(&sums, levels, contributions);
         }
-        Phase::AllGather | Phase::ColumnAllGather if quantised => {
+        (Phase::AllGather | Phase::ColumnAllGather, Form::Integers(_)) => {
             let first = payload[0] as i8;
             payload[0] = (if first > 0 { first - 1 } else { first + 1 }) as u8;
         }
+        (_, Form::Floats(Float::Bf16)) => payload[0] ^= 0x40,
         // The largest bit of a float's fraction; a maximum stays one.
         _ => payload[2] ^= 0x40,
     }
@@ -246,15 +245,17 @@ fn stages() -> Vec<Stage> {
     let shapes = [
         (2, None, 1_100),
         (3, None, 2),
-        (5, None, 5_003),
+        (5, None, 2_603),
         (4, Some((2, 2)), 2_000),
-        (9, Some((3, 3)), 3_001),
-        (11, Some((3, 4)), 7_000),
+        (11, Some((3, 4)), 5_000),
         (6, Some((2, 3)), 5),
     ];
-    let of = |wire| move |(n, grid, elements)| Stage::new(wire, n, grid, elements, u64::from(n));
-    let f32 = shapes.into_iter().map(of(Wire::F32));
-    f32.chain(shapes.into_iter().map(of(Wire::Q8))).collect()
+    let both = [Wire::F32, Wire::Q8].into_iter();
+    let all = both.flat_map(|wire| shapes.into_iter().map(move |shape| (wire, shape)));
+    let others = [Wire::Bf16, Wire::Q4].into_iter();
+    let all = all.chain(others.flat_map(|wire| [shapes[2], shapes[3]].map(|shape| (wire, shape))));
+    all.map(|(wire, (n, grid, elements))| Stage::new(wire, n, grid, elements, u64::from(n)))
+        .collect()
 }
 
 #[test]
@@ -407,14 +408,14 @@ proptest! {
     fn one_liar_anywhere_is_named(
         n in 2u32..14,
         in_grid: bool,
-        q8: bool,
+        wire in prop::sample::select(Wire::ALL.to_vec()),
         elements in 1usize..9_000,
         seed: u64,
         at: prop::sample::Index,
         how in prop::sample::select(vec![How::Sum, How::In, How::InAndSum, How::TwoWords]),
     ) {
         let grid = Grid::of(n).filter(|_| in_grid).map(|g| (g.rows, g.columns));
-        let stage = Stage::new(if q8 { Wire::Q8 } else { Wire::F32 }, n, grid, elements, seed);
+        let stage = Stage::new(wire, n, grid, elements, seed);
         let places = stage.places();
         let place = *at.get(&places);
         let lie = match how {
@@ -427,7 +428,7 @@ proptest! {
 
     #[test]
     fn foreign_segments_never_panic(
-        wire in prop::sample::select(vec![Wire::F32, Wire::Q8]),
+        wire in prop::sample::select(Wire::ALL.to_vec()),
         grid: bool,
         phase in 0u8..8,
         numbers in prop::array::uniform3(prop_oneof![0u32..6, any::<u32>()]),

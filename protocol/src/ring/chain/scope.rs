@@ -4,6 +4,7 @@ use super::Place;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::Wire;
 use crate::message::{Manifest, Phase};
+use crate::quant::Form;
 use crate::ring::{Axis, Layout, Plan, Schedule, grid};
 
 /// Who serves a slot, and whose delta it adds.
@@ -232,8 +233,8 @@ pub(super) fn is_gather(phase: Phase) -> bool {
 
 /// Whether integers travel under shared scales.
 fn has_scales(wire: Wire) -> bool {
-    match wire {
-        Wire::F32 => false,
-        Wire::Q8 => true,
+    match Form::of(wire) {
+        Form::Floats(_) => false,
+        Form::Integers(_) => true,
     }
 }

@@ -1,0 +1,263 @@
+//! A round's sum, replayed from the committed deltas and held against the members' hops (PROTOCOL section 7.5): by the
+//! orchestrator before it closes a round, by every member that is shown a proof.
+
+use super::commit::{self, Awaited};
+use super::done::Done;
+use super::edge::KnownKeys;
+use super::fetch::DeltaSource;
+use super::hops::{HopStore, NodeHopKeys};
+use super::service::Service;
+use super::sync::{Answer, Question};
+use crate::net::NetHandle;
+use futures::future::join_all;
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
+use gym_protocol::message::{Manifest, Offence, Proof};
+use gym_protocol::orchestrator::{Audited, Event};
+use gym_protocol::quant::SEGMENT;
+use gym_protocol::ring::{Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes};
+use std::collections::BTreeSet;
+
+/// Elements of all deltas together up to which every chunk is replayed; above, one chunk at random.
+const WHOLE: usize = 1 << 26;
+/// Elements of all deltas together that are held for a replay.
+const MOST: usize = 1 << 29;
+/// Members who are asked before there is a doubt.
+const FIRST_ASKED: usize = 3;
+
+/// What an audit needs; it runs beside the service's task.
+struct Auditor {
+    job: CidBytes,
+    manifest: Manifest,
+    scope: Scope,
+    awaited: Awaited,
+    source: DeltaSource,
+    store: HopStore,
+    net: NetHandle,
+    keys: KnownKeys,
+    hop_keys: NodeHopKeys,
+    me: PeerBytes,
+}
+
+impl Service {
+    /// Replays a manifest's sum; the orchestrator's machine hears what it came to.
+    pub(crate) fn audit(&mut self, id: &CidBytes, manifest: Hash32) {
+        let Some(auditor) = self.auditor(id, manifest) else {
+            let outcome = Audited::Open("the manifest or the model is not known here".into());
+            return self.tell_orchestrator(id, Event::Audited { manifest, outcome });
+        };
+        let job = id.clone();
+        self.tools.spawn(async move {
+            let outcome = auditor.run().await.unwrap_or_else(Audited::Open);
+            Done::Audited {
+                job,
+                manifest,
+                outcome,
+            }
+        });
+    }
+
+    /// Replays what a proof is about; whoever is found is named.
+    pub(crate) fn judge(&mut self, id: &CidBytes, proof: Proof) {
+        let Some(auditor) = self.auditor(id, proof.manifest) else {
+            return;
+        };
+        let job = id.clone();
+        self.tools.spawn(async move {
+            let result = auditor.judge(&proof).await;
+            Done::Judged {
+                job,
+                accused: proof.accused,
+                round: proof.round,
+                result,
+            }
+        });
+    }
+
+    pub(crate) fn on_judged(&mut self, id: &CidBytes, accused: &PeerBytes, round: u64, result: JudgeResult) {
+        match result {
+            Ok(Some(finding)) if finding.member == *accused => {
+                let detail = format!(
+                    "round {round}: it {}; {}",
+                    finding.lie.explain(),
+                    place(&finding.place)
+                );
+                self.penalise(id, accused, Offence::FalseSum, &detail);
+            }
+            Ok(_) => self.notice(
+                id,
+                &format!(
+                    "round {round}: {accused} was said to have lied in the ring; a replay does not show it"
+                ),
+            ),
+            Err(why) => self.notice(
+                id,
+                &format!(
+                    "round {round}: the proof that {accused} lied in the ring cannot be replayed: {why}"
+                ),
+            ),
+        }
+    }
+
+    fn auditor(&self, id: &CidBytes, hash: Hash32) -> Option<Auditor> {
+        let job = self.jobs.get(id)?;
+        let (manifest, elements) = (job.manifests.get(&hash)?.clone(), job.elements()?);
+        let scope = Scope::new(&manifest, hash, job.body.spec.wire, elements, SEGMENT)?;
+        Some(Auditor {
+            job: id.clone(),
+            awaited: Awaited {
+                names: job.names.clone(),
+                member: PeerBytes::default(),
+                round: manifest.round,
+                parent: manifest.parent,
+                elements,
+            },
+            source: self.delta_source(),
+            store: self.hop_store(id),
+            net: self.tools.net.clone(),
+            keys: self.tools.keys.clone(),
+            hop_keys: NodeHopKeys(self.tools.identity.clone()),
+            me: self.tools.me(),
+            manifest,
+            scope,
+        })
+    }
+
+    /// Where a job's hops are kept.
+    pub(crate) fn hop_store(&self, id: &CidBytes) -> HopStore {
+        HopStore::new(&self.tools.home.jobs().join(id.to_string()))
+    }
+}
+
+/// What a member's replay of a proof came to, or why it could not be.
+pub(crate) type JudgeResult = Result<Option<Box<Finding>>, String>;
+
+impl Auditor {
+    /// Asks a few first; where what they show is not right, everyone.
+    async fn run(self) -> Result<Audited, String> {
+        let parts = self.parts().await?;
+        let chunks = self.chunks();
+        let expected = {
+            let scope = self.scope.clone();
+            tokio::task::spawn_blocking(move || expect(&scope, &parts, &chunks))
+                .await
+                .map_err(|e| format!("the replay was cut off: {e}"))?
+                .ok_or("the committed deltas are of uneven length")?
+        };
+        let servers: BTreeSet<PeerBytes> = self.manifest.entries.iter().map(|e| e.server.clone()).collect();
+        let first: Vec<PeerBytes> = servers.iter().take(FIRST_ASKED).cloned().collect();
+        let verdict =
+            |(shown, answered): Shown| judge(&self.scope, &expected, &shown, &answered, &self.hop_keys);
+        if verdict(self.ask(first).await) == Verdict::Sound {
+            return Ok(Audited::Sound);
+        }
+        Ok(match verdict(self.ask(servers.into_iter().collect()).await) {
+            Verdict::Sound => Audited::Sound,
+            Verdict::Found(finding) => Audited::Found(finding),
+            Verdict::Unproven(at) => Audited::Open(format!("a hop is not shown: {}", place(&at))),
+        })
+    }
+
+    /// Replays the chunks of a proof's hops.
+    async fn judge(self, proof: &Proof) -> JudgeResult {
+        let shown = placed_from_bytes(&proof.hops).ok_or("its hops do not parse")?;
+        let chunks: BTreeSet<u32> = shown.iter().map(|(p, _)| self.scope.row_chunk(*p)).collect();
+        let parts = self.parts().await?;
+        let accused = BTreeSet::from([proof.accused.clone()]);
+        let judged = tokio::task::spawn_blocking(move || {
+            let expected = expect(&self.scope, &parts, &chunks)?;
+            Some(judge(&self.scope, &expected, &shown, &accused, &self.hop_keys))
+        });
+        match judged.await.map_err(|e| format!("the replay was cut off: {e}"))? {
+            Some(Verdict::Found(finding)) => Ok(Some(finding)),
+            Some(Verdict::Sound | Verdict::Unproven(_)) => Ok(None),
+            None => Err("the committed deltas are of uneven length".into()),
+        }
+    }
+
+    /// All chunks, or one that nobody could foresee.
+    fn chunks(&self) -> BTreeSet<u32> {
+        let chunks = self.scope.chunks();
+        if self.elements() <= WHOLE {
+            (0..chunks).collect()
+        } else {
+            BTreeSet::from([rand::random_range(0..chunks.max(1))])
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.scope
+            .plan
+            .elements
+            .saturating_mul(self.manifest.entries.len())
+    }
+
+    /// The manifest's deltas, from the store or from who has them.
+    async fn parts(&self) -> Result<Vec<Part>, String> {
+        if self.elements() > MOST {
+            return Err(format!(
+                "{} elements are too many to replay here",
+                self.elements()
+            ));
+        }
+        let mut parts = Vec::new();
+        for entry in &self.manifest.entries {
+            let from = [entry.server.clone(), entry.member.clone()];
+            let bytes = self.source.fetch(&entry.cid, &from).await?;
+            let awaited = Awaited {
+                member: entry.member.clone(),
+                ..self.awaited.clone()
+            };
+            let facts = commit::check(&bytes, &awaited, &self.keys).map_err(|(_, why)| why)?;
+            parts.push(Part {
+                delta: facts.delta,
+                weight: entry.weight,
+            });
+        }
+        Ok(parts)
+    }
+
+    /// What members show of this ring, and who answered.
+    async fn ask(&self, peers: Vec<PeerBytes>) -> Shown {
+        let answers = join_all(peers.into_iter().map(|peer| async move {
+            let bytes = self.hops_of(&peer).await?;
+            Some((peer, placed_from_bytes(&bytes)?))
+        }));
+        let (mut shown, mut answered) = (Vec::new(), BTreeSet::new());
+        for (peer, hops) in answers.await.into_iter().flatten() {
+            shown.extend(hops);
+            answered.insert(peer);
+        }
+        (shown, answered)
+    }
+
+    async fn hops_of(&self, peer: &PeerBytes) -> Option<Vec<u8>> {
+        let manifest = self.scope.manifest;
+        if *peer == self.me {
+            let store = self.store.clone();
+            return tokio::task::spawn_blocking(move || store.read(manifest))
+                .await
+                .ok()?;
+        }
+        let question = Question::Hops {
+            job: self.job.clone(),
+            manifest,
+        };
+        let reply = self.net.sync_request(peer, question.encode().ok()?).await;
+        match reply {
+            Ok(reply) => Answer::decode(&reply)?.envelopes.into_iter().next(),
+            Err(e) => {
+                tracing::debug!(peer = %peer, "does not show its hops: {e}");
+                None
+            }
+        }
+    }
+}
+
+type Shown = (Vec<(Place, Hop)>, BTreeSet<PeerBytes>);
+
+fn place(p: &Place) -> String {
+    format!(
+        "{:?} step {}, chunk {}, slot {}",
+        p.phase, p.step, p.chunk, p.slot
+    )
+}
