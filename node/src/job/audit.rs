@@ -16,6 +16,7 @@ use gym_protocol::orchestrator::{Audited, Event};
 use gym_protocol::quant::SEGMENT;
 use gym_protocol::ring::{Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Elements of all deltas together up to which every chunk is replayed; above, one chunk at random.
 const WHOLE: usize = 1 << 26;
@@ -27,7 +28,7 @@ const FIRST_ASKED: usize = 3;
 /// What an audit needs; it runs beside the service's task.
 struct Auditor {
     job: CidBytes,
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     scope: Scope,
     awaited: Awaited,
     source: DeltaSource,
@@ -100,8 +101,8 @@ impl Service {
 
     fn auditor(&self, id: &CidBytes, hash: Hash32) -> Option<Auditor> {
         let job = self.jobs.get(id)?;
-        let (manifest, elements) = (job.manifests.get(&hash)?.clone(), job.elements()?);
-        let scope = Scope::new(&manifest, hash, job.body.spec.wire, elements, SEGMENT)?;
+        let (manifest, elements) = (Arc::new(job.manifests.get(&hash)?.clone()), job.elements()?);
+        let scope = Scope::new(manifest.clone(), hash, job.body.spec.wire, elements, SEGMENT)?;
         Some(Auditor {
             job: id.clone(),
             awaited: Awaited {
@@ -231,7 +232,7 @@ impl Auditor {
     }
 
     async fn hops_of(&self, peer: &PeerBytes) -> Option<Vec<u8>> {
-        let manifest = self.scope.manifest;
+        let manifest = self.scope.hash;
         if *peer == self.me {
             let store = self.store.clone();
             return tokio::task::spawn_blocking(move || store.read(manifest))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The rings this member runs under one manifest: its own slot's, and those it stands in for.
 #[derive(Debug)]
 pub(super) struct ViewState {
-    pub(super) manifest: Manifest,
+    pub(super) manifest: Arc<Manifest>,
     pub(super) hash: Hash32,
     pub(super) me: PeerBytes,
     pub(super) layout: Layout,
@@ -45,7 +45,7 @@ impl ViewState {
             done: BTreeMap::new(),
             progress: now,
             gaps: Estimate::default(),
-            manifest,
+            manifest: Arc::new(manifest),
             hash,
             me,
         })

@@ -154,7 +154,7 @@ impl Court<'_> {
 
     fn has_answered(&self, slot: u32) -> bool {
         let seat = self.scope.seat(slot);
-        seat.is_some_and(|seat| self.answered.contains(&seat.server))
+        seat.is_some_and(|seat| self.answered.contains(seat.server))
     }
 
     /// Nothing is wrong: sound where the last hop of every chunk was shown, its mean.

@@ -72,7 +72,7 @@ impl Stage {
             grid: grid.map(|(rows, columns)| Grid { rows, columns }),
             left_out: Vec::new(),
         };
-        let scope = Scope::new(&manifest, Hash32([9; 32]), wire, elements, SEGMENT).unwrap();
+        let scope = Scope::new(Arc::new(manifest), Hash32([9; 32]), wire, elements, SEGMENT).unwrap();
         Self {
             scope: Arc::new(scope),
             parts,

@@ -109,7 +109,7 @@ impl Hop {
             return false;
         };
         self.body(scope, place)
-            .is_some_and(|body| keys.verify(&seat.server, &body, &self.signature))
+            .is_some_and(|body| keys.verify(seat.server, &body, &self.signature))
     }
 
     /// The same word, whatever its signature.
@@ -122,17 +122,19 @@ impl Hop {
     fn body(&self, scope: &Scope, place: Place) -> Option<Vec<u8>> {
         let seat = scope.seat(place.slot)?;
         let header: (&CidBytes, u64, u32, Hash32, u8, u32, u32, u32, &PeerBytes) = (
-            &scope.job,
-            scope.round.0,
-            scope.view.0,
-            scope.manifest,
+            &scope.manifest.job,
+            scope.manifest.round.0,
+            scope.manifest.view.0,
+            scope.hash,
             place.phase.number(),
             place.step,
             place.chunk,
             place.slot,
-            &seat.server,
+            seat.server,
         );
-        cbor::to_wire(&(header, &seat.cid, self.came, self.went, self.previous)).ok()
+        let nothing = CidBytes::default();
+        let cid = seat.cid.unwrap_or(&nothing);
+        cbor::to_wire(&(header, cid, self.came, self.went, self.previous)).ok()
     }
 }
 

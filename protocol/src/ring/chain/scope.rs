@@ -1,73 +1,68 @@
 //! What the hops of one manifest have in common, and what each builds on.
 
 use super::Place;
-use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
+use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::Wire;
 use crate::message::{Manifest, Phase};
 use crate::quant::Form;
 use crate::ring::{Axis, Layout, Plan, Schedule, grid};
+use std::sync::Arc;
 
 /// Who serves a slot, and whose delta it adds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat<'a> {
     /// Who sends, and signs.
-    pub server: PeerBytes,
-    /// The commit's directory; empty at a missing slot, which adds nothing.
-    pub cid: CidBytes,
+    pub server: &'a PeerBytes,
+    /// The commit's directory; `None` at a missing slot, which adds nothing.
+    pub cid: Option<&'a CidBytes>,
 }
 
 /// One manifest's ring, as its hops name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// The job.
-    pub job: CidBytes,
-    /// The round.
-    pub round: Round,
-    /// The view.
-    pub view: View,
+    /// What is summed.
+    pub manifest: Arc<Manifest>,
     /// The manifest's hash.
-    pub manifest: Hash32,
+    pub hash: Hash32,
     /// Shape, precision and weights.
     pub plan: Plan,
-    seats: Vec<Seat>,
 }
 
 impl Scope {
     /// Of a manifest whose hash is `hash`, over `elements` elements in segments of `segment`. `None` for a grid that the
     /// entries do not fill.
     #[must_use]
-    pub fn new(m: &Manifest, hash: Hash32, wire: Wire, elements: usize, segment: usize) -> Option<Self> {
-        let layout = Layout::new(u32::try_from(m.entries.len()).ok()?, m.grid)?;
-        let seat = |slot: u32| {
-            let entry = |e: u32| m.entries.get(e as usize);
-            Some(Seat {
-                server: entry(layout.served_as(slot)?)?.server.clone(),
-                cid: layout
-                    .entry(slot)
-                    .and_then(entry)
-                    .map_or_else(CidBytes::default, |e| e.cid.clone()),
-            })
-        };
+    pub fn new(
+        manifest: Arc<Manifest>,
+        hash: Hash32,
+        wire: Wire,
+        elements: usize,
+        segment: usize,
+    ) -> Option<Self> {
+        let layout = Layout::new(u32::try_from(manifest.entries.len()).ok()?, manifest.grid)?;
         Some(Self {
-            job: m.job.clone(),
-            round: m.round,
-            view: m.view,
-            manifest: hash,
+            hash,
             plan: Plan {
                 layout,
                 wire,
-                total_weight: m.entries.iter().map(|e| e.weight).sum(),
+                total_weight: manifest.entries.iter().map(|e| e.weight).sum(),
                 elements,
                 segment,
             },
-            seats: (0..layout.slots()).map(seat).collect::<Option<_>>()?,
+            manifest,
         })
     }
 
     /// Who serves `slot`, and for whom.
     #[must_use]
-    pub fn seat(&self, slot: u32) -> Option<&Seat> {
-        self.seats.get(slot as usize)
+    pub fn seat(&self, slot: u32) -> Option<Seat<'_>> {
+        let entry = |e: u32| self.manifest.entries.get(e as usize);
+        let layout = self.plan.layout;
+        let slot = Some(slot).filter(|slot| *slot < layout.slots())?;
+        Some(Seat {
+            server: &entry(layout.served_as(slot)?)?.server,
+            cid: layout.entry(slot).and_then(entry).map(|e| &e.cid),
+        })
     }
 
     /// The place whose owner signed what `slot` sends at `step`: in a gather everyone passes the owner's word on.

@@ -24,7 +24,8 @@ impl Network {
     }
 
     fn verdict(&mut self, manifest: Hash32) -> Option<Verdict> {
-        let (m, scope) = self.manifests.get(&manifest)?;
+        let scope = self.manifests.get(&manifest)?;
+        let m = &scope.manifest;
         let servers = m.entries.iter().filter_map(|e| index_of(&e.server));
         let there: BTreeSet<u32> = servers.filter(|i| self.hosts[*i as usize].alive).collect();
         let chunks: BTreeSet<u32> = if m.entries.len() <= WHOLE {
@@ -64,7 +65,8 @@ impl Network {
     }
 
     fn found(&self, i: u32, proof: &Proof) -> Option<Finding> {
-        let (m, scope) = self.manifests.get(&proof.manifest)?;
+        let scope = self.manifests.get(&proof.manifest)?;
+        let m = &scope.manifest;
         let shown = placed_from_bytes(&proof.hops)?;
         let chunks: BTreeSet<u32> = shown.iter().map(|(p, _)| scope.row_chunk(*p)).collect();
         let expected = expect(scope, &self.parts(m)?, &chunks)?;
@@ -87,7 +89,7 @@ fn audited(verdict: Verdict) -> Audited {
 impl Network {
     /// Bytes of a segment on the link: its hop is as long whatever the scale.
     pub(super) fn carried(&self, header: &crate::message::LinkHeader, bytes: usize) -> (u64, u64) {
-        let hop = self.manifests.get(&header.manifest).is_some_and(|(_, scope)| {
+        let hop = self.manifests.get(&header.manifest).is_some_and(|scope| {
             crate::message::Phase::from_number(header.phase).is_some_and(|phase| {
                 let place = scope.signed_at(phase, header.step, header.chunk, header.slot);
                 header.segment + 1 == scope.segments(place)

@@ -14,7 +14,7 @@ use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_pe
 use crate::ids::{Hash32, PeerBytes};
 use crate::job::spec::JobSpec;
 use crate::member::{self, Held, Sums};
-use crate::message::{Body, Manifest, Verified};
+use crate::message::{Body, Verified};
 use crate::orchestrator::{self, Orchestrator};
 use crate::ring::Scope;
 use rand::rngs::StdRng;
@@ -38,7 +38,7 @@ pub(super) struct Network {
     hosts: Vec<Host>,
     orchestrator: Orchestrator,
     deltas: Deltas,
-    manifests: BTreeMap<Hash32, (Manifest, Scope)>,
+    manifests: BTreeMap<Hash32, Scope>,
     /// Liars that a proof convinced members of, and whom.
     named: BTreeMap<u32, BTreeSet<u32>>,
     /// Every state by its hash, for fetches.

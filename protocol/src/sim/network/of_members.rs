@@ -113,7 +113,7 @@ impl Network {
     }
 
     fn apply(&mut self, i: u32, manifest: Hash32, mean: &[f32]) {
-        let Some((m, _)) = self.manifests.get(&manifest) else {
+        let Some(m) = self.manifests.get(&manifest).map(|scope| &scope.manifest) else {
             return;
         };
         self.record.on_reduced(self.clock.now());

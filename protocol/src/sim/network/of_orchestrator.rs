@@ -6,6 +6,7 @@ use crate::orchestrator;
 use crate::ring::Scope;
 use crate::sim::clock::After;
 use crate::sim::{ClosedRound, host, index_of, orchestrator_peer, signed, theory};
+use std::sync::Arc;
 
 impl Network {
     pub(super) fn orchestrator_event(&mut self, event: orchestrator::Event, after: After) {
@@ -69,8 +70,9 @@ impl Network {
                 self.record.on_manifest(now);
                 let hash = crate::cbor::object_hash(&m.encoded);
                 let (wire, scenario) = (self.spec.wire, &self.scenario);
+                let manifest = Arc::new(manifest.clone());
                 if let Some(scope) = Scope::new(manifest, hash, wire, scenario.elements, scenario.segment) {
-                    self.manifests.insert(hash, (manifest.clone(), scope));
+                    self.manifests.insert(hash, scope);
                 }
             }
             Body::Job(_)
@@ -90,7 +92,8 @@ impl Network {
 
     fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
         let now = self.clock.now();
-        if let Some((m, _)) = self.manifests.get(&body.manifest) {
+        if let Some(scope) = self.manifests.get(&body.manifest) {
+            let m = &scope.manifest;
             let redundancy = self.spec.schedule.redundancy;
             let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
             self.record.on_close(now, &body, m, redundancy, alive);
