@@ -88,8 +88,14 @@ fn hops(wire: Wire, members: u32, grid: Option<Grid>) -> Value {
     }
     let mut all: BTreeMap<Place, Hop> = BTreeMap::new();
     machines.iter_mut().for_each(|m| all.append(&mut m.take_hops()));
-    let bytes: Vec<u8> = all.iter().flat_map(|(place, hop)| placed_to_bytes(*place, hop)).collect();
-    assert_eq!(placed_from_bytes(&bytes).unwrap(), all.into_iter().collect::<Vec<_>>());
+    let bytes: Vec<u8> = all
+        .iter()
+        .flat_map(|(place, hop)| placed_to_bytes(*place, hop))
+        .collect();
+    assert_eq!(
+        placed_from_bytes(&bytes).unwrap(),
+        all.into_iter().collect::<Vec<_>>()
+    );
     assert_eq!(placed_from_bytes(&bytes[1..]), None);
     json!({ "first_signs": hex::encode(&notes.0.lock().unwrap()[0]), "hops": hex::encode(bytes) })
 }

@@ -20,7 +20,8 @@ fn load(name: &str) -> (Scenario, Vec<String>, Outcome) {
     let outcome = run(&scenario).unwrap();
     let broken = invariant.broken(&scenario, &outcome);
     println!(
-        "{name}: seed {}, {:?}; {} closed in {:.1} s of virtual time, bytes {:?}, {} events, {} deaths, {:.1} s; grid {:?}; views {:?} of {} tries; {}",
+        "{name}: longest message {} bytes, seed {}, {:?}; {} closed in {:.1} s of virtual time, bytes {:?}, {} events, {} deaths, {:.1} s; grid {:?}; views {:?} of {} tries; {}",
+        outcome.largest_message,
         scenario.seed,
         invariant,
         outcome.closed,
@@ -44,6 +45,11 @@ fn load(name: &str) -> (Scenario, Vec<String>, Outcome) {
 fn holds(name: &str) -> Outcome {
     let (scenario, broken, outcome) = load(name);
     assert!(broken.is_empty(), "seed {}: {broken:#?}", scenario.seed);
+    assert!(
+        outcome.largest_message <= gym_protocol::message::MAX_ENVELOPE,
+        "a message of {} bytes",
+        outcome.largest_message
+    );
     assert!(
         outcome.sum_exact(),
         "seed {}: {:?}",

@@ -93,8 +93,7 @@ impl Service {
         });
     }
 
-    fn close(&mut self, id: &CidBytes, mut body: Close, attests: Vec<Verified>) {
-        body.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
+    fn close(&mut self, id: &CidBytes, body: Close, attests: Vec<Verified>) {
         let checkpoint = body.checkpoint.clone();
         self.publish(Body::Close(body), attests);
         self.keep_checkpoint(id, &checkpoint);

@@ -25,9 +25,12 @@ impl Service {
             }
             Body::Manifest(m) if sequenced => job.remember_manifest(object_hash(&message.encoded), m.clone()),
             Body::Close(close) if sequenced => {
-                let signers = message.nested.iter().map(|a| a.sender.clone()).collect();
-                job.remember_close(close, signers);
                 let manifest = job.manifests.get(&close.manifest).cloned();
+                let entries = manifest.iter().flat_map(|m| m.entries.iter().enumerate());
+                let named = entries.filter(|(i, _)| close.names(*i)).map(|(_, e)| &e.member);
+                let signers = message.nested.iter().map(|a| &a.sender).chain(named);
+                let signers = signers.cloned().collect();
+                job.remember_close(close, signers);
                 let wish = manifest.and_then(|m| job.validator.as_mut()?.on_close(&m));
                 self.grant(id, wish);
             }

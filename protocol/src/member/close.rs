@@ -2,10 +2,27 @@
 
 use super::{Action, Held, Member, Phase, READY_EVERY_MS};
 use crate::ids::PeerBytes;
-use crate::message::{Body, Close, Offence, Verified};
+use crate::message::{Attest, Body, Close, Offence, Verified};
 use crate::time::Time;
 
 impl Member {
+    /// An attest that a close may be waiting for.
+    pub(super) fn on_attest(
+        &mut self,
+        now: Time,
+        signer: &PeerBytes,
+        attest: &Attest,
+        out: &mut Vec<Action>,
+    ) {
+        let Phase::InRound(round) = &mut self.phase else {
+            return;
+        };
+        round.heard.hear(signer, attest);
+        if let Some(close) = round.close.take() {
+            self.on_close(now, &close, &[], out);
+        }
+    }
+
     pub(super) fn on_close(&mut self, now: Time, close: &Close, attests: &[Verified], out: &mut Vec<Action>) {
         let Some(held) = &self.held else { return };
         if close.round.0 < held.closed || !certified(close, attests) {
@@ -14,9 +31,27 @@ impl Member {
         let Phase::InRound(round) = &mut self.phase else {
             return;
         };
-        if round.roster.round != close.round || !round.is_quorum(close, attests) {
+        if round.roster.round != close.round {
             return;
         }
+        if let Some(view) = round.view().map(|v| v.manifest.view).filter(|v| *v > close.view) {
+            let detail = format!(
+                "round {}: it closes view {} after it decided view {view}: the close is void",
+                close.round, close.view
+            );
+            out.push(Action::Penalise {
+                peer: self.config.orchestrator.clone(),
+                offence: Offence::Equivocation,
+                detail,
+            });
+            return;
+        }
+        if !round.is_quorum(close, attests) {
+            // Attests that it names are on their way, or are asked for.
+            round.close = close.signers.is_some().then(|| Box::new(close.clone()));
+            return;
+        }
+        self.times = std::mem::take(&mut round.times);
         let next = Held {
             closed: close.round.0 + 1,
             state: close.state,
@@ -59,6 +94,9 @@ impl Member {
 /// Every attest in the certificate is by another signer and says what the certificate says. Signatures were checked at
 /// the edge.
 fn certified(close: &Close, attests: &[Verified]) -> bool {
+    if close.signers.is_some() {
+        return close.attests.is_empty();
+    }
     let mut signers: Vec<&PeerBytes> = attests
         .iter()
         .filter(|v| {

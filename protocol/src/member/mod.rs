@@ -3,6 +3,7 @@
 //! `handle(now, event, out)` is all that changes it. Training, encoding, sealing and signing are actions that the driver
 //! answers with events.
 
+mod attests;
 mod close;
 mod commit;
 mod event;
@@ -10,6 +11,7 @@ mod links;
 mod reduce;
 mod roster;
 mod round;
+mod times;
 mod view;
 
 pub use commit::commitment;
@@ -20,6 +22,7 @@ use crate::ids::{Hash32, Round};
 use crate::message::{Body, Link, Offence, Ready, Standing, Status, Verified};
 use crate::time::{Deadline, Time, earlier};
 use round::InRound;
+use times::RingTimes;
 
 /// Messages kept for a roster that has not come yet.
 const MAX_AHEAD: usize = 256;
@@ -40,6 +43,8 @@ pub struct Member {
     ahead: Vec<Verified>,
     /// The links last said, by peer.
     said_links: Vec<Link>,
+    /// How long rings took to bring segments, over the rounds.
+    times: RingTimes,
 }
 
 #[derive(Debug)]
@@ -62,6 +67,7 @@ impl Member {
             first_ready: None,
             ahead: Vec::new(),
             said_links: Vec::new(),
+            times: RingTimes::default(),
         }
     }
 
@@ -147,6 +153,7 @@ impl Member {
             Body::Commitment(b) => self.in_roster(now, b.roster, m, out),
             Body::Receipt(b) => self.in_roster(now, b.roster, m, out),
             Body::Reveal(b) => self.in_roster(now, b.roster, m, out),
+            Body::Attest(b) => self.on_attest(now, &m.sender, b, out),
             Body::Proof(proof) if from_orchestrator => {
                 if let Phase::InRound(round) = &mut self.phase {
                     round.on_proof(proof, out);
@@ -168,7 +175,6 @@ impl Member {
             Body::Job(_)
             | Body::Roster(_)
             | Body::Manifest(_)
-            | Body::Attest(_)
             | Body::Close(_)
             | Body::Report(_)
             | Body::Ready(_)

@@ -1,6 +1,7 @@
 //! Ring segments as they come and go.
 
 use super::round::{InRound, Step};
+use super::times::Waiting;
 use super::view::ViewState;
 use super::{Action, Config, Event};
 use crate::ids::PeerBytes;
@@ -106,7 +107,8 @@ impl InRound {
         };
         match result {
             Ok(()) => {
-                view.gaps.add(now.since(view.progress));
+                self.times.add(view.waiting, now.since(view.progress));
+                view.waiting = Waiting::Next;
                 view.progress = now;
                 self.finish_when_done(out);
             }

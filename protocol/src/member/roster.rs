@@ -1,6 +1,7 @@
 //! A roster that calls this member, and the state it starts from.
 
 use super::round::{InRound, Step};
+use super::times::RingTimes;
 use super::{Action, Held, Member, Phase, READY_EVERY_MS, roster_of};
 use crate::ids::Hash32;
 use crate::message::{Roster, RosterMember};
@@ -28,7 +29,8 @@ impl Member {
             return;
         };
         let synced = roster.parent == held.state;
-        let round = InRound::new(roster, hash, rank, self.config.me.clone());
+        let mut round = InRound::new(roster, hash, rank, self.config.me.clone());
+        round.times = self.ring_times();
         if synced {
             out.push(round.train());
         } else {
@@ -39,6 +41,15 @@ impl Member {
         let step = if synced { Step::Training } else { Step::Syncing };
         self.phase = Phase::InRound(Box::new(InRound { step, ..round }));
         self.replay_ahead(now, hash, out);
+    }
+
+    /// What was measured of rings, in the round that ends too.
+    fn ring_times(&mut self) -> RingTimes {
+        if let Phase::InRound(round) = &mut self.phase {
+            self.times = std::mem::take(&mut round.times);
+        }
+        self.times.foresee(&self.said_links);
+        self.times.clone()
     }
 
     fn replay_ahead(&mut self, now: Time, roster: Hash32, out: &mut Vec<Action>) {

@@ -1,5 +1,7 @@
 //! One round as a member sees it: what it knows of the others, and the step it is at.
 
+use super::attests::Heard;
+use super::times::RingTimes;
 use super::view::ViewState;
 use super::{Action, Config, Doing, Event, Held};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
@@ -87,6 +89,10 @@ pub(super) struct InRound {
     pub(super) early: Vec<Event>,
     /// Who was said to have lied under which manifest: judged once.
     pub(super) judged: BTreeSet<(Hash32, PeerBytes)>,
+    /// Attests of the others, and a close that waits for some of them.
+    pub(super) heard: Heard,
+    pub(super) close: Option<Box<Close>>,
+    pub(super) times: RingTimes,
     /// What has been complained of: once a view is enough.
     pub(super) complained: BTreeSet<(Hash32, PeerBytes, Offence)>,
 }
@@ -111,6 +117,9 @@ impl InRound {
             cutoff: None,
             early: Vec::new(),
             judged: BTreeSet::new(),
+            heard: Heard::default(),
+            close: None,
+            times: RingTimes::default(),
             complained: BTreeSet::new(),
         }
     }
@@ -181,6 +190,11 @@ impl InRound {
         let Some(view) = self.view().filter(|v| v.hash == close.manifest) else {
             return true;
         };
+        if close.signers.is_some() {
+            let entries = view.manifest.entries.iter();
+            let agree = entries.filter(|e| self.heard.agrees(&e.member, close)).count();
+            return 3 * agree > 2 * view.manifest.entries.len();
+        }
         let members: BTreeSet<&PeerBytes> = view.manifest.entries.iter().map(|e| &e.member).collect();
         attests.iter().all(|a| members.contains(&a.sender)) && 3 * attests.len() > 2 * members.len()
     }
@@ -324,7 +338,7 @@ impl InRound {
         }
     }
 
-    fn is_news(&mut self, peer: &PeerBytes, offence: Offence) -> bool {
+    pub(super) fn is_news(&mut self, peer: &PeerBytes, offence: Offence) -> bool {
         let context = self.view().map_or(self.hash, |v| v.hash);
         self.complained.insert((context, peer.clone(), offence))
     }
@@ -352,7 +366,7 @@ impl InRound {
 
     pub(super) fn ring_deadline(&self) -> Option<Deadline> {
         match &self.step {
-            Step::Reducing(v) => Some((v.overdue_at(), "the next ring segment")),
+            Step::Reducing(v) => Some((v.overdue_at(&self.times), v.waiting_for())),
             Step::Syncing
             | Step::Training
             | Step::Building { .. }

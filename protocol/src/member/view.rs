@@ -2,12 +2,13 @@
 
 use super::reduce::{Sent, deliver};
 use super::round::{InRound, Step};
+use super::times::{Limits, RingTimes, Waiting, overdue};
 use super::{Action, Config, Sums};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::DeadlinesSpec;
 use crate::message::{Attest, Body, Entry, Manifest, Offence};
 use crate::ring::{Axis, Chained, Contribution, Hop, Layout, Place, Reduced, Scope};
-use crate::time::{Estimate, Time};
+use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -21,9 +22,8 @@ pub(super) struct ViewState {
     pub(super) rings: BTreeMap<u32, Chained>,
     pub(super) done: BTreeMap<u32, Reduced>,
     pub(super) progress: Time,
-    pub(super) gaps: Estimate,
-    floor: u64,
-    cap: u64,
+    pub(super) waiting: Waiting,
+    limits: Limits,
 }
 
 impl ViewState {
@@ -36,15 +36,13 @@ impl ViewState {
         deadlines: &DeadlinesSpec,
     ) -> Option<Self> {
         let layout = Layout::new(u32::try_from(manifest.entries.len()).ok()?, manifest.grid)?;
-        let doubling = 1u64 << manifest.view.0.min(6);
         Some(Self {
             layout,
-            floor: deadlines.ring_floor_ms.saturating_mul(doubling),
-            cap: deadlines.ring_cap_ms.saturating_mul(doubling),
+            limits: Limits::of(deadlines),
             rings: BTreeMap::new(),
             done: BTreeMap::new(),
             progress: now,
-            gaps: Estimate::default(),
+            waiting: Waiting::First,
             manifest: Arc::new(manifest),
             hash,
             me,
@@ -82,14 +80,22 @@ impl ViewState {
             .collect()
     }
 
-    /// When the next segment is overdue: median + k·MAD of the gaps seen, floor and cap doubling with each view.
-    pub(super) fn overdue_at(&self) -> Time {
-        let wait = if self.gaps.is_empty() {
-            self.floor
-        } else {
-            self.gaps.deadline(self.floor, self.cap)
-        };
-        self.progress.plus(wait)
+    /// When the segment waited for is overdue.
+    pub(super) fn overdue_at(&self, times: &RingTimes) -> Time {
+        overdue(
+            times,
+            self.waiting,
+            self.progress,
+            self.limits,
+            self.manifest.view.0,
+        )
+    }
+
+    pub(super) fn waiting_for(&self) -> &'static str {
+        match self.waiting {
+            Waiting::First => "the first ring segment",
+            Waiting::Next => "the next ring segment",
+        }
     }
 
     /// Segments that the slot of ours that is furthest behind still misses.
@@ -146,6 +152,27 @@ impl InRound {
         hash: Hash32,
         out: &mut Vec<Action>,
     ) {
+        if let Some(view) = self.view()
+            && view.manifest.view == manifest.view
+            && view.hash != hash
+        {
+            let detail = format!(
+                "round {}: two manifests for view {}, {} and {}; the first stands",
+                self.roster.round,
+                manifest.view,
+                view.hash.short(),
+                hash.short()
+            );
+            let orchestrator = config.orchestrator.clone();
+            if self.is_news(&orchestrator, Offence::Equivocation) {
+                out.push(Action::Penalise {
+                    peer: orchestrator,
+                    offence: Offence::Equivocation,
+                    detail,
+                });
+            }
+            return;
+        }
         let newer = self.view().is_none_or(|v| manifest.view > v.manifest.view);
         if !newer || manifest.parent != self.roster.parent || manifest.round != self.roster.round {
             return;
@@ -196,7 +223,7 @@ impl InRound {
     fn open_rings(&self, config: &Config, view: &mut ViewState, out: &mut Vec<Action>) {
         let elements = self.elements();
         let scope = Scope::new(
-            &view.manifest,
+            view.manifest.clone(),
             view.hash,
             config.spec.wire,
             elements,
@@ -322,7 +349,7 @@ impl InRound {
         let Step::Reducing(view) = &mut self.step else {
             return;
         };
-        if now < view.overdue_at() {
+        if now < view.overdue_at(&self.times) {
             return;
         }
         view.progress = now;

@@ -201,8 +201,55 @@ pub struct Close {
     pub state: Hash32,
     /// Its checkpoint.
     pub checkpoint: CidBytes,
-    /// The attests' envelopes, by signer.
+    /// The attests' envelopes, by signer; none where `signers` is given.
     pub attests: Vec<ByteBuf>,
+    /// Who attested where the attests do not fit a message: a bit for each of the manifest's entries, the lowest first. Each
+    /// signer has gossiped its own attest, and who missed it asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signers: Option<ByteBuf>,
+}
+
+/// Attests that a close carries: about 5 KB each, so that it stays well below [`super::MAX_ENVELOPE`].
+pub const MAX_INLINE_ATTESTS: usize = 128;
+
+impl Close {
+    /// The close with its certificate: the attests themselves while they fit a message, else who of the manifest's members
+    /// has signed.
+    #[must_use]
+    pub fn certified<'a>(
+        mut self,
+        attests: &[super::Verified],
+        members: impl Iterator<Item = &'a PeerBytes>,
+    ) -> Self {
+        if attests.len() <= MAX_INLINE_ATTESTS {
+            self.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
+            return self;
+        }
+        let signed: std::collections::BTreeSet<&PeerBytes> = attests.iter().map(|a| &a.sender).collect();
+        let mut bits = Vec::new();
+        for (i, member) in members.enumerate() {
+            bits.resize(i / 8 + 1, 0u8);
+            if let (true, Some(byte)) = (signed.contains(member), bits.last_mut()) {
+                *byte |= 1 << (i % 8);
+            }
+        }
+        self.signers = Some(ByteBuf::from(bits));
+        self
+    }
+
+    /// Attests in the certificate, or named by it.
+    #[must_use]
+    pub fn signatures(&self) -> usize {
+        let bits = |b: &ByteBuf| b.iter().map(|byte| byte.count_ones() as usize).sum();
+        self.signers.as_ref().map_or(self.attests.len(), bits)
+    }
+
+    /// Whether the certificate names the manifest's entry `i`.
+    #[must_use]
+    pub fn names(&self, i: usize) -> bool {
+        let byte = self.signers.as_ref().and_then(|bits| bits.get(i / 8));
+        byte.is_some_and(|byte| byte >> (i % 8) & 1 == 1)
+    }
 }
 
 /// A validator's word on a committed delta or a checkpoint.

@@ -8,7 +8,7 @@ use crate::cbor::{self, CborError};
 use crate::ids::{CidBytes, PeerBytes};
 use serde_bytes::ByteBuf;
 
-/// The largest envelope accepted: a close certificate of 64 members (each attest about 5 KB) fits.
+/// The largest envelope accepted: a close that carries its attests (about 5 KB each) fits.
 pub const MAX_ENVELOPE: usize = 1 << 20;
 
 wire_struct! {

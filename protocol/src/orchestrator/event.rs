@@ -98,11 +98,11 @@ pub enum Action {
         /// The manifest.
         manifest: Hash32,
     },
-    /// Close the round with these attests: the driver wraps and publishes the certificate.
+    /// Close the round: sign and gossip.
     Close {
-        /// The close without its attests.
+        /// The close with its certificate.
         body: crate::message::Close,
-        /// The attests.
+        /// The attests that it carries.
         attests: Vec<Verified>,
     },
     /// Count a peer's offence and say it in one line.

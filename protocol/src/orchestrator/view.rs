@@ -449,13 +449,20 @@ impl Orchestrator {
             state,
             checkpoint: checkpoint.clone(),
             attests: Vec::new(),
-        };
+            signers: None,
+        }
+        .certified(&attests, r.manifest.entries.iter().map(|e| &e.member));
         out.push(Action::Notice(format!(
             "round {round} closes: state {}, {} of {} signed",
             state.short(),
             attests.len(),
             r.members()
         )));
+        let attests = if body.signers.is_some() {
+            Vec::new()
+        } else {
+            attests
+        };
         out.push(Action::Close { body, attests });
         self.held = Held {
             closed: Round(round.0).next().0,

@@ -128,6 +128,8 @@ pub struct Outcome {
     pub offences: BTreeMap<&'static str, u64>,
     /// Members whose lie about a sum was proven, and who came to the same.
     pub named: BTreeMap<u32, BTreeSet<u32>>,
+    /// Bytes of the longest gossiped message.
+    pub largest_message: usize,
 }
 
 impl Outcome {

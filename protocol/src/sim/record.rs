@@ -252,6 +252,7 @@ mod tests {
             state,
             checkpoint: CidBytes::default(),
             attests: Vec::new(),
+            signers: None,
         };
         record.on_close(9, &close, &manifest, 1, alive);
     }

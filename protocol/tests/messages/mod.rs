@@ -91,6 +91,7 @@ pub(crate) fn bodies() -> Vec<Body> {
             state: hash(7),
             checkpoint: cid(8),
             attests: vec![ByteBuf::from(vec![1, 2, 3])],
+            signers: None,
         }
         .into(),
         Report {

@@ -41,6 +41,8 @@ pub(super) struct Network {
     manifests: BTreeMap<Hash32, Scope>,
     /// Liars that a proof convinced members of, and whom.
     named: BTreeMap<u32, BTreeSet<u32>>,
+    /// Bytes of the longest gossiped message, with the signatures that stand-ins leave out.
+    largest_message: usize,
     /// Every state by its hash, for fetches.
     states: BTreeMap<Hash32, Held>,
     closes: Vec<ClosedRound>,
@@ -96,6 +98,7 @@ impl Network {
             deltas: Deltas::new(),
             manifests: BTreeMap::new(),
             named: BTreeMap::new(),
+            largest_message: 0,
             states: BTreeMap::from([(zero.state, zero.clone())]),
             closes: Vec::new(),
             samples: u64::from(spec.schedule.aggregate_interval)
@@ -273,6 +276,7 @@ impl Network {
     }
 
     fn gossip(&mut self, from: u32, m: Verified) {
+        self.largest_message = self.largest_message.max(on_the_wire(&m));
         let wave = self.wires.gossip(self.clock.now(), from, m);
         if let Some((at, _)) = wave.left.last() {
             self.clock.push_at(*at, Due::Gossip(Box::new(wave)));
@@ -318,6 +322,15 @@ impl Network {
             broken: self.record.broken,
             offences,
             named: self.named,
+            largest_message: self.largest_message,
         }
     }
+}
+
+/// Bytes of a message between nodes: there it and the attests within it are signed.
+fn on_the_wire(m: &Verified) -> usize {
+    const ED25519: usize = 64;
+    const MLDSA: usize = 4_627;
+    let signatures = |m: &Verified| ED25519 + if m.body.kind().signed_by_both() { MLDSA } else { 0 };
+    m.envelope.len() + signatures(m) + m.nested.iter().map(signatures).sum::<usize>()
 }

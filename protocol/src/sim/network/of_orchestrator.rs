@@ -90,7 +90,7 @@ impl Network {
         }
     }
 
-    fn close(&mut self, mut body: Close, attests: Vec<Verified>) {
+    fn close(&mut self, body: Close, attests: Vec<Verified>) {
         let now = self.clock.now();
         if let Some(scope) = self.manifests.get(&body.manifest) {
             let m = &scope.manifest;
@@ -115,11 +115,10 @@ impl Network {
                 round: body.round.0,
                 view: body.view.0,
                 summed: m.entries.iter().filter_map(|e| index_of(&e.member)).collect(),
-                signers: attests.len(),
+                signers: body.signatures(),
                 grid: m.grid.map(|g| (g.rows, g.columns)),
             });
         }
-        body.attests = attests.iter().map(|a| a.envelope.clone().into()).collect();
         if let Some(m) = signed(&orchestrator_peer(), Body::Close(body), attests) {
             let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
             self.gossip(number, m);
