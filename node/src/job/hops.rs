@@ -13,7 +13,7 @@ const MAX_RINGS: usize = 1_024;
 
 /// Signs with this node's Ed25519 key; checks by the key in the signer's peer id.
 #[derive(Debug)]
-pub(crate) struct NodeHopKeys(pub(crate) Arc<NodeIdentity>);
+pub struct NodeHopKeys(pub Arc<NodeIdentity>);
 
 impl HopKeys for NodeHopKeys {
     fn sign(&self, body: &[u8]) -> [u8; 64] {

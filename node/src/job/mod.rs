@@ -35,6 +35,7 @@ mod watch;
 
 pub use faults::{Fault, FaultError};
 pub use handle::JobsHandle;
+pub use hops::NodeHopKeys;
 pub use service::start;
 
 /// Milliseconds since the Unix epoch: the machines' time, so that a restarted node's is later than its earlier one's.

@@ -1,15 +1,14 @@
 //! One member: the node's network and sealed links, and the ring's machine, as a job drives them.
 
 use super::data;
-use super::stages::{Stages, process_cpu, thread_cpu};
+use super::stages::{Stages, process_cpu};
+use super::sums::{MANIFEST, Sums};
 use super::words::{Answer, Measured, Order, Setup};
 use crate::output::line;
 use anyhow::{Context, bail};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
-use gym_protocol::job::spec::Wire;
 use gym_protocol::message::{LinkHeader, LinkKind, Phase};
-use gym_protocol::quant::SEGMENT;
-use gym_protocol::ring::{Config, Contribution, Reduced, Ring, Schedule, Segment};
+use gym_protocol::ring::{Contribution, Reduced, Segment};
 use hanzod::connected::{Connected, default_limits};
 use hanzod::content::{self, bitswap, unixfs::Layout};
 use hanzod::home::Home;
@@ -66,7 +65,7 @@ async fn obey(mut orders: mpsc::Receiver<String>) -> anyhow::Result<()> {
                 *member = Some(started);
                 answer
             }
-            (Order::Meet { peer, address }, Some(member)) => member.meet(&peer, &address).await?,
+            (Order::Meet { ring, address }, Some(member)) => member.meet(&ring, &address).await?,
             (Order::Prepare { round }, Some(member)) => member.prepare(round),
             (Order::Go, Some(member)) => member.go().await?,
             (order, _) => bail!("{order:?} out of order"),
@@ -82,6 +81,8 @@ struct Member {
     outbox: Outbox,
     failed: mpsc::Receiver<PeerBytes>,
     next: PeerBytes,
+    /// All members in ring order.
+    ring: Vec<PeerBytes>,
     round: u64,
     contribution: Option<Contribution>,
     /// The last mean, for the next one.
@@ -120,6 +121,7 @@ impl Member {
         let member = Self {
             outbox: Outbox::new(node.links.clone(), failures),
             next: me.clone(),
+            ring: Vec::new(),
             node,
             setup,
             failed,
@@ -137,8 +139,11 @@ impl Member {
         ))
     }
 
-    async fn meet(&mut self, peer: &str, address: &str) -> anyhow::Result<Answer> {
-        self.next = PeerBytes::new(hex::decode(peer)?).context("the next member's peer id")?;
+    async fn meet(&mut self, ring: &[String], address: &str) -> anyhow::Result<Answer> {
+        let peer = |hex: &String| PeerBytes::new(hex::decode(hex)?).context("a member's peer id");
+        self.ring = ring.iter().map(peer).collect::<anyhow::Result<_>>()?;
+        let next = self.ring.iter().cycle().nth(self.setup.slot as usize + 1);
+        self.next = next.context("a ring without members")?.clone();
         if self.next != self.node.identity.peer() {
             self.node.net.dial_address(address.parse()?).await?;
             self.node.net.record(&self.next).await?;
@@ -162,15 +167,15 @@ impl Member {
             Stages::of_links(&self.node.metrics),
             Instant::now(),
         );
-        let mut machine = Machine::new(self.config()?, contribution);
-        let reduced = tokio::time::timeout(DEADLINE, self.reduce(&mut machine))
+        let mut sums = Sums::new(&self.setup, &self.ring, &self.node.identity, contribution)?;
+        let reduced = tokio::time::timeout(DEADLINE, self.reduce(&mut sums))
             .await
             .context("the all-reduce took too long")??;
         let wall_s = start.elapsed().as_secs_f64();
         let cpu_s = process_cpu() - cpu;
         let after = self.counted();
         let links_now = Stages::of_links(&self.node.metrics);
-        let mut stages = machine.stages();
+        let mut stages = sums.stages();
         stages.seal = links_now.seal - links.seal;
         stages.open = links_now.open - links.open;
         let known: f64 = stages.named().iter().map(|(_, s)| s).sum();
@@ -198,33 +203,20 @@ impl Member {
         )
     }
 
-    fn config(&self) -> anyhow::Result<Config> {
-        Ok(Config {
-            schedule: Schedule {
-                slots: self.setup.members,
-                elements: self.setup.elements,
-                segment: SEGMENT,
-            },
-            slot: self.setup.slot,
-            wire: super::wire(&self.setup.wire)?,
-            total_weight: data::total_weight(self.setup.members),
-        })
-    }
-
-    async fn reduce(&mut self, machine: &mut Machine) -> anyhow::Result<Reduced> {
+    async fn reduce(&mut self, sums: &mut Sums) -> anyhow::Result<Reduced> {
         let mut out = Vec::new();
-        machine.start(&mut out);
+        sums.start(&mut out);
         loop {
             for segment in out.drain(..) {
                 self.send(segment)?;
             }
-            if let Some(reduced) = machine.finish() {
+            if let Some(reduced) = sums.finish() {
                 return Ok(reduced);
             }
             tokio::select! {
                 event = self.node.events.recv() => match event {
                     Some(NetEvent::Sealed { header, payload, .. }) if header.round == self.round => {
-                        machine.receive(segment_of(&header, payload)?, &mut out)?;
+                        sums.receive(segment_of(&header, payload)?, &mut out)?;
                     }
                     Some(NetEvent::LinkOffence { what, .. }) => bail!("a link was closed: {what}"),
                     Some(NetEvent::LinkFailed { reason, .. }) => bail!("a frame was not delivered: {reason}"),
@@ -242,7 +234,7 @@ impl Member {
             job: CidBytes::new(vec![1; 36]).context("a CID of 36 bytes")?,
             round: self.round,
             view: 0,
-            manifest: Hash32([2; 32]),
+            manifest: MANIFEST,
             phase: s.phase.number(),
             step: s.step,
             chunk: s.chunk,
@@ -255,53 +247,6 @@ impl Member {
             bail!("the next member takes nothing");
         }
         Ok(())
-    }
-}
-
-/// The ring's machine, timed.
-struct Machine {
-    ring: Ring,
-    wire: Wire,
-    cpu: f64,
-}
-
-impl Machine {
-    fn new(config: Config, own: Contribution) -> Self {
-        let before = thread_cpu();
-        Self {
-            wire: config.wire,
-            ring: Ring::new(config, own),
-            cpu: thread_cpu() - before,
-        }
-    }
-
-    fn timed<T>(&mut self, act: impl FnOnce(&mut Ring) -> T) -> T {
-        let before = thread_cpu();
-        let result = act(&mut self.ring);
-        self.cpu += thread_cpu() - before;
-        result
-    }
-
-    fn start(&mut self, out: &mut Vec<Segment>) {
-        self.timed(|ring| ring.start(out));
-    }
-
-    fn receive(&mut self, segment: Segment, out: &mut Vec<Segment>) -> anyhow::Result<()> {
-        Ok(self.timed(|ring| ring.receive(segment, out))?)
-    }
-
-    fn finish(&mut self) -> Option<Reduced> {
-        self.timed(Ring::take_result)
-    }
-
-    /// Integers are rounded, added and packed in one pass: it counts as quantising.
-    fn stages(&self) -> Stages {
-        let mut stages = Stages::default();
-        match self.wire {
-            Wire::F32 | Wire::Bf16 => stages.add = self.cpu,
-            Wire::Q8 | Wire::Q4 => stages.quantise = self.cpu,
-        }
-        stages
     }
 }
 

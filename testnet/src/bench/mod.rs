@@ -6,6 +6,7 @@ mod pipe;
 mod report;
 mod ring;
 mod stages;
+mod sums;
 mod words;
 
 use anyhow::bail;
@@ -41,6 +42,9 @@ struct RingArgs {
     /// Precision on the wire: f32, bf16, q8 or q4
     #[arg(long, default_value = "f32", value_name = "WIRE")]
     wire: String,
+    /// Whether hops are hashed and signed, as in a job
+    #[arg(long, value_enum, default_value = "signed")]
+    hops: words::Hops,
     /// Rounds that count; one more comes first, with the handshakes
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: u32,

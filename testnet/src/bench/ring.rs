@@ -75,6 +75,7 @@ fn connect(args: &RingArgs, folder: &RunFolder) -> anyhow::Result<Vec<Member>> {
             wire: args.wire.clone(),
             home: folder.home(&format!("member-{slot}")),
             listen: super::numbered(&args.listen, slot),
+            hops: args.hops,
         }))?;
         ring.push(member);
     }
@@ -84,10 +85,11 @@ fn connect(args: &RingArgs, folder: &RunFolder) -> anyhow::Result<Vec<Member>> {
         };
         places.push((peer, address));
     }
+    let peers: Vec<String> = places.iter().map(|(peer, _)| peer.clone()).collect();
     let next = places.iter().cycle().skip(1);
-    for (member, (peer, address)) in ring.iter_mut().zip(next) {
+    for (member, (_, address)) in ring.iter_mut().zip(next) {
         member.order(&Order::Meet {
-            peer: peer.clone(),
+            ring: peers.clone(),
             address: address.clone(),
         })?;
         member.answer()?;

@@ -11,12 +11,10 @@ pub(super) struct Stages {
     pub(super) seal: f64,
     /// Opening them.
     pub(super) open: f64,
-    /// Integers: maxima, rounding, adding, packing and unpacking, decoding, residuals.
+    /// Integers: maxima, rounding, adding, packing and unpacking, decoding, residuals; hashing and signing of hops.
     pub(super) quantise: f64,
-    /// Floats: weighing, adding, dividing, and checking what came.
+    /// Floats: weighing, adding, dividing, and checking what came; hashing and signing of hops.
     pub(super) add: f64,
-    /// Hashing.
-    pub(super) hash: f64,
     /// What is left: TLS, yamux, the kernel's sockets, copies, and the tasks between them.
     pub(super) transport: f64,
     /// Not processor time: what of the round's wall time its process did not run.
@@ -25,14 +23,13 @@ pub(super) struct Stages {
 
 impl Stages {
     /// As `(name, seconds)`, in the order of the table.
-    pub(super) fn named(&self) -> [(&'static str, f64); 7] {
+    pub(super) fn named(&self) -> [(&'static str, f64); 6] {
         [
             ("seal", self.seal),
             ("open", self.open),
             ("transport", self.transport),
             ("quantise", self.quantise),
             ("add", self.add),
-            ("hash", self.hash),
             ("wait", self.wait),
         ]
     }

@@ -1,6 +1,7 @@
 //! What the benchmark and its members say to each other: one JSON object a line over their pipes.
 
 use super::stages::Stages;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -19,6 +20,18 @@ pub(super) struct Setup {
     pub(super) home: PathBuf,
     /// The address to listen on.
     pub(super) listen: String,
+    /// Whether hops are signed.
+    pub(super) hops: Hops,
+}
+
+/// Whether what members send on is hashed, signed and checked, as in a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Hops {
+    /// As in a job.
+    Signed,
+    /// Not at all: what hashing and signing cost is the difference.
+    None,
 }
 
 /// From the benchmark to a member.
@@ -26,8 +39,8 @@ pub(super) struct Setup {
 pub(super) enum Order {
     /// Start, and say where you listen.
     Start(Setup),
-    /// Connect to this peer (hex) at this address, the next in the ring.
-    Meet { peer: String, address: String },
+    /// These are the members (peer ids in hex) in ring order, and this is where the next one after you listens.
+    Meet { ring: Vec<String>, address: String },
     /// Make the round's delta.
     Prepare { round: u64 },
     /// Reduce it now.
