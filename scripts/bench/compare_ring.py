@@ -109,12 +109,16 @@ def main():
     p.add_argument("--loss", type=float, default=0)
     a = p.parse_args()
     if a.wan and "NETLAB_NAMES" not in os.environ:
-        os.execv(NETLAB, [NETLAB, "run", "--prefix", "ring", "--members", str(a.members), "--delay-ms", str(a.delay_ms), "--mbit",
-                          str(a.mbit), "--loss", str(a.loss), "--", sys.executable, *sys.argv])
+        links = ["--members", a.members, "--delay-ms", a.delay_ms, "--mbit", a.mbit, "--loss", a.loss]
+        os.execv(NETLAB, [NETLAB, "run", "--prefix", "ring", *map(str, links), "--", sys.executable, *sys.argv])
     a.testnet = os.path.abspath(a.testnet)
     a.spaces = list(zip(os.environ["NETLAB_NAMES"].split(), os.environ["NETLAB_ADDRESSES"].split())) if a.wan else []
     with tempfile.TemporaryDirectory() as cwd:
         sizes = [compare(a, int(mib), cwd) for mib in a.mib.split(",")]
+    if a.spaces:
+        links = json.loads(subprocess.run([NETLAB, "ctl", "counters"], check=True, stdout=subprocess.PIPE).stdout)
+        dropped = sum(pair["dropped"] for pair in links["pairs"].values())
+        print(f"the links' emulator: late by {links['late_ms']:.1f} ms at most, {dropped} packets dropped by full queues")
     if a.json:
         with open(a.json, "w") as f:
             json.dump(sizes, f, indent=1)

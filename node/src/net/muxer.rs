@@ -18,8 +18,8 @@ const MAX_STREAMS: usize = 128;
 /// for those that grow.
 const RECEIVE_WINDOW: usize = 2 * MAX_STREAMS * 256 * 1024;
 /// Payload of the frames sent: large enough that what a frame costs in tasks woken and queues passed is little beside its
-/// bytes, small enough that another stream's turn comes soon.
-pub(super) const FRAME: usize = 256 * 1024;
+/// bytes, small enough that another stream's turn comes soon and that the C library does not map memory for each.
+pub(super) const FRAME: usize = 112 * 1024;
 /// Inbound streams that wait to be taken; what comes beyond them is dropped.
 const MAX_WAITING: usize = 256;
 
