@@ -1,7 +1,7 @@
 //! The round's machines over the simulated network: whole rounds, deaths in every phase, and peers that misbehave.
 #![cfg(feature = "sim")]
 
-use gym_protocol::sim::{Broken, Fault, Outcome, Scenario, run};
+use gym_protocol::sim::{Broken, Fault, OrchestratorFault, Outcome, Scenario, run};
 use std::collections::BTreeMap;
 
 const JOB: &str = r#"
@@ -232,5 +232,50 @@ fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar(
             let last: Vec<_> = honest.iter().map(|m| o.states[*m as usize]).collect();
             assert!(last.iter().all(|s| s.is_some() && *s == last[0]), "one state");
         }
+    }
+}
+
+/// All living members ended in one state.
+fn one_state(o: &Outcome) {
+    let last: Vec<_> = o.states.iter().flatten().collect();
+    assert!(last.iter().all(|s| *s == last[0]), "{:?}", o.states);
+}
+
+#[test]
+fn of_two_manifests_for_a_view_one_closes_and_the_second_is_named() {
+    for seed in 1..6 {
+        let o = check(&Scenario {
+            seed,
+            orchestrator_faults: vec![OrchestratorFault::TwoManifests(1)],
+            ..scenario(5, &[])
+        });
+        assert!(
+            o.offences["equivocation"] >= 5,
+            "every member says it: {:?}",
+            o.offences
+        );
+        one_state(&o);
+    }
+}
+
+#[test]
+fn a_close_is_void_once_another_view_is_decided() {
+    for seed in 1..6 {
+        let o = check(&Scenario {
+            seed,
+            orchestrator_faults: vec![OrchestratorFault::LateClose(1)],
+            ..scenario(5, &[])
+        });
+        assert!(
+            o.offences["equivocation"] >= 5,
+            "every member refuses it: {:?}",
+            o.offences
+        );
+        assert_eq!(
+            round(&o, 2).signers,
+            5,
+            "all load the closed state with the next roster"
+        );
+        one_state(&o);
     }
 }

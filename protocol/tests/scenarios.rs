@@ -82,6 +82,9 @@ scenarios! {
     three_hundred_members_that_come_and_go_are_not_stuck: "churn-300";
     the_dead_and_the_silent_of_a_grid_are_in_the_sum: "dead-in-grid";
     a_measured_order_leaves_the_sum: "order";
+    a_false_sum_does_not_close: "false-sum";
+    two_manifests_leave_one_state: "two-manifests";
+    a_late_close_leaves_one_state: "late-close";
 }
 
 #[test]

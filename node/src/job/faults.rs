@@ -40,9 +40,13 @@ pub(crate) enum FaultKind {
     OtherState,
     /// The opposite of the committed delta is added in the ring, and signed.
     FalseSum,
+    /// The orchestrator decides two manifests for the first view.
+    TwoManifests,
+    /// The orchestrator decides another view, then closes the one before.
+    LateClose,
 }
 
-const NAMES: [(&str, FaultKind); 15] = [
+const NAMES: [(&str, FaultKind); 17] = [
     ("die-in-train", FaultKind::DieInTrain),
     ("die-in-commit", FaultKind::DieInCommit),
     ("die-in-replicate", FaultKind::DieInReplicate),
@@ -58,6 +62,8 @@ const NAMES: [(&str, FaultKind); 15] = [
     ("nan-delta", FaultKind::NanDelta),
     ("other-state", FaultKind::OtherState),
     ("false-sum", FaultKind::FalseSum),
+    ("two-manifests", FaultKind::TwoManifests),
+    ("late-close", FaultKind::LateClose),
 ];
 
 /// What [`FaultKind::DieAt`] names begin with; phase and step follow.

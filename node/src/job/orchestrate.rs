@@ -2,9 +2,10 @@
 
 use super::commit::{self, Awaited};
 use super::done::Done;
+use super::faults::FaultKind;
 use super::service::Service;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
-use gym_protocol::message::{Body, Close, Reason, Verified};
+use gym_protocol::message::{Body, Close, Manifest, Reason, Verified};
 use gym_protocol::orchestrator::{Action, Config, Event, Orchestrator};
 
 /// This node's own job begins: its machine waits for checkpoint 0.
@@ -31,7 +32,11 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
 impl Service {
     pub(crate) fn orchestrator_action(&mut self, id: &CidBytes, action: Action) {
         match action {
-            Action::Publish(body) => self.publish(body, Vec::new()),
+            Action::Publish(body) => {
+                let second = self.second_manifest(&body);
+                self.publish(body, Vec::new());
+                second.into_iter().for_each(|body| self.publish(body, Vec::new()));
+            }
             // Checkpoint 0 follows from the job's files, which are on their way already.
             Action::Prepare => {}
             Action::CheckDelta {
@@ -95,8 +100,30 @@ impl Service {
 
     fn close(&mut self, id: &CidBytes, body: Close, attests: Vec<Verified>) {
         let checkpoint = body.checkpoint.clone();
+        self.decide_another_view(id, &body);
         self.publish(Body::Close(body), attests);
         self.keep_checkpoint(id, &checkpoint);
+    }
+
+    /// For scenarios: the same entries in another order, in the name of the same view.
+    fn second_manifest(&self, body: &Body) -> Option<Body> {
+        let Body::Manifest(m) = body else { return None };
+        let lies = m.view.0 == 0 && self.tools.faults.has(FaultKind::TwoManifests, m.round.0);
+        lies.then(|| {
+            let mut second = m.clone();
+            second.entries.reverse();
+            Body::Manifest(second)
+        })
+    }
+
+    /// For scenarios: the view after the one that is about to be closed.
+    fn decide_another_view(&mut self, id: &CidBytes, close: &Close) {
+        let manifest = self.jobs.get(id).and_then(|j| j.manifests.get(&close.manifest));
+        let lies = self.tools.faults.has(FaultKind::LateClose, close.round.0);
+        if let Some(m) = manifest.filter(|_| lies) {
+            let view = close.view.next();
+            self.publish(Body::Manifest(Manifest { view, ..m.clone() }), Vec::new());
+        }
     }
 
     /// The job cannot start on this node.

@@ -1,4 +1,4 @@
-//! Who has attested what, in a byte a member: what a close of many members stands on.
+//! Who has attested what, without the attests themselves: what a close of many members stands on.
 
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::message::{Attest, Close};

@@ -1,6 +1,6 @@
 //! Scenario files: one situation, and the invariant that must hold in it.
 
-use super::{Churn, Fault, LinkModel, Order, Outcome, Scenario};
+use super::{Churn, Fault, LinkModel, OrchestratorFault, Order, Outcome, Scenario};
 use crate::quant::{BLOCK, SEGMENT};
 use crate::ring::Layout;
 use serde::Deserialize;
@@ -73,6 +73,8 @@ struct File {
     deadlines: DeadlinesFile,
     #[serde(default)]
     faults: Vec<FaultFile>,
+    #[serde(default)]
+    orchestrator_faults: Vec<OrchestratorFault>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -198,6 +200,7 @@ pub fn parse(text: &str) -> Result<(Scenario, Invariant), ScenarioError> {
             noticed_after_ms: c.noticed_after_s * 1000,
         }),
         faults,
+        orchestrator_faults: f.orchestrator_faults.clone(),
         limit_ms: f.limit_s * 1000,
     };
     Ok((scenario, f.invariant))

@@ -38,6 +38,16 @@ pub enum Fault {
     FalseSum(u64),
 }
 
+/// Something that the orchestrator does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", content = "value")]
+pub enum OrchestratorFault {
+    /// Decides two manifests for the first view of this round.
+    TwoManifests(u64),
+    /// Decides another view in this round before it closes the one before.
+    LateClose(u64),
+}
+
 /// A member in the simulation.
 #[derive(Debug)]
 pub struct Host {

@@ -13,7 +13,7 @@ mod theory;
 mod trace;
 
 pub use file::{Invariant, ScenarioError, parse};
-pub use host::{Fault, Host};
+pub use host::{Fault, Host, OrchestratorFault};
 pub use links::LinkModel;
 pub use record::{Broken, RoundRecord};
 
@@ -52,6 +52,8 @@ pub struct Scenario {
     pub churn: Option<Churn>,
     /// Faults by member.
     pub faults: BTreeMap<u32, Vec<Fault>>,
+    /// What the orchestrator does wrong.
+    pub orchestrator_faults: Vec<OrchestratorFault>,
     /// Virtual milliseconds after which the run ends, finished or not.
     pub limit_ms: u64,
 }
@@ -94,6 +96,7 @@ impl Default for Scenario {
             train_ms: 1_000,
             churn: None,
             faults: BTreeMap::new(),
+            orchestrator_faults: Vec::new(),
             limit_ms: 3_600_000,
         }
     }

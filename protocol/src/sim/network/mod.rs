@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 /// How long the stand-in application of the mean takes.
 const APPLY_US: u64 = 20_000;
+/// How late a close is that comes after another view.
+const LATE_US: u64 = 1_500_000;
 /// How long the encoding of a commit takes.
 const BUILD_US: u64 = 10_000;
 /// How long a state, or a delta to check, takes to come.
@@ -43,6 +45,8 @@ pub(super) struct Network {
     named: BTreeMap<u32, BTreeSet<u32>>,
     /// Bytes of the longest gossiped message, with the signatures that stand-ins leave out.
     largest_message: usize,
+    /// How much later the orchestrator's next message goes out.
+    late_us: u64,
     /// Every state by its hash, for fetches.
     states: BTreeMap<Hash32, Held>,
     closes: Vec<ClosedRound>,
@@ -99,6 +103,7 @@ impl Network {
             manifests: BTreeMap::new(),
             named: BTreeMap::new(),
             largest_message: 0,
+            late_us: 0,
             states: BTreeMap::from([(zero.state, zero.clone())]),
             closes: Vec::new(),
             samples: u64::from(spec.schedule.aggregate_interval)
@@ -277,7 +282,17 @@ impl Network {
 
     fn gossip(&mut self, from: u32, m: Verified) {
         self.largest_message = self.largest_message.max(on_the_wire(&m));
-        let wave = self.wires.gossip(self.clock.now(), from, m);
+        let mut at = self.clock.now();
+        if from as usize == self.hosts.len() && self.late_us > 0 {
+            // A close comes first, what follows it after it.
+            at += self.late_us;
+            self.late_us = if matches!(m.body, Body::Close(_)) {
+                2 * LATE_US
+            } else {
+                0
+            };
+        }
+        let wave = self.wires.gossip(at, from, m);
         if let Some((at, _)) = wave.left.last() {
             self.clock.push_at(*at, Due::Gossip(Box::new(wave)));
         }

@@ -1,11 +1,11 @@
 //! What the orchestrator asks for, and what is noted of it.
 
-use super::{BUILD_US, FETCH_US, Network};
-use crate::message::{Body, Close, Verified};
+use super::{BUILD_US, FETCH_US, LATE_US, Network};
+use crate::message::{Body, Close, Manifest, Verified};
 use crate::orchestrator;
 use crate::ring::Scope;
 use crate::sim::clock::After;
-use crate::sim::{ClosedRound, host, index_of, orchestrator_peer, signed, theory};
+use crate::sim::{ClosedRound, OrchestratorFault, host, index_of, orchestrator_peer, signed, theory};
 use std::sync::Arc;
 
 impl Network {
@@ -24,10 +24,9 @@ impl Network {
         for action in actions {
             match action {
                 Action::Publish(body) => {
-                    if let Some(m) = signed(&orchestrator_peer(), body, Vec::new()) {
-                        self.on_published(&m);
-                        self.gossip(number, m);
-                    }
+                    let second = self.second_manifest(&body);
+                    self.publish(body);
+                    second.into_iter().for_each(|body| self.publish(body));
                 }
                 Action::Prepare => {
                     self.orchestrator_in(BUILD_US, orchestrator::Event::Prepared(host::zero()));
@@ -50,6 +49,39 @@ impl Network {
                 Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
                 Action::Finished(_) => self.finished_at = Some(self.clock.now()),
             }
+        }
+    }
+
+    fn publish(&mut self, body: Body) {
+        let number = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        if let Some(m) = signed(&orchestrator_peer(), body, Vec::new()) {
+            self.on_published(&m);
+            self.gossip(number, m);
+        }
+    }
+
+    /// The same entries in another order, in the name of the same view.
+    fn second_manifest(&self, body: &Body) -> Option<Body> {
+        let Body::Manifest(m) = body else { return None };
+        let fault = OrchestratorFault::TwoManifests(m.round.0);
+        let lies = m.view.0 == 0 && self.scenario.orchestrator_faults.contains(&fault);
+        lies.then(|| {
+            let mut second = m.clone();
+            second.entries.reverse();
+            Body::Manifest(second)
+        })
+    }
+
+    /// A view after the one that is closed, decided before; everything the orchestrator says then comes late.
+    fn decide_another_view(&mut self, close: &Close) {
+        let fault = OrchestratorFault::LateClose(close.round.0);
+        let another = self.manifests.get(&close.manifest).map(|scope| Manifest {
+            view: close.view.next(),
+            ..(*scope.manifest).clone()
+        });
+        if let Some(another) = another.filter(|_| self.scenario.orchestrator_faults.contains(&fault)) {
+            self.publish(Body::Manifest(another));
+            self.late_us = LATE_US;
         }
     }
 
@@ -92,6 +124,7 @@ impl Network {
 
     fn close(&mut self, body: Close, attests: Vec<Verified>) {
         let now = self.clock.now();
+        self.decide_another_view(&body);
         if let Some(scope) = self.manifests.get(&body.manifest) {
             let m = &scope.manifest;
             let redundancy = self.spec.schedule.redundancy;
