@@ -1,38 +1,35 @@
-//! Packing and unpacking of a whole block of integers: [`crate::pack`]'s layout, eight or sixteen at a time.
+//! Packing eight or sixteen integers at a time on any machine.
 
-use crate::pack;
-use crate::quant::BLOCK;
+use super::BLOCK;
 
-/// The widths done fast; wider sums are rings of more than 258 members.
-const FAST: std::ops::RangeInclusive<u32> = 4..=16;
-
-/// Writes a block's integers, of `width` bits each, to exactly their bytes.
+/// Writes a block's integers, if `width` is one that this does: 4 to 16. Wider sums are rings of more than 258 members.
 #[inline(always)]
-pub(super) fn put(block: &[i32; BLOCK], width: u32, out: &mut [u8]) {
+pub(super) fn put(block: &[i32; BLOCK], width: u32, out: &mut [u8]) -> bool {
     macro_rules! widths {
         ($($w:literal of $group:literal),*) => {
             match width {
                 $($w => put_fast::<$w, $group>(block, out),)*
-                _ => pack::put_bits(block, width, out),
+                _ => return false,
             }
         };
     }
     widths!(4 of 16, 5 of 16, 6 of 16, 7 of 16, 8 of 8, 9 of 8, 10 of 8, 11 of 8, 12 of 8, 13 of 8, 14 of 8, 15 of 8, 16 of 8);
-    debug_assert!(FAST.contains(&width) || width > 16);
+    true
 }
 
-/// Reads a block's integers from exactly their bytes.
+/// Reads a block's integers, if `width` is one that this does.
 #[inline(always)]
-pub(super) fn get(bytes: &[u8], width: u32, block: &mut [i32; BLOCK]) {
+pub(super) fn get(bytes: &[u8], width: u32, block: &mut [i32; BLOCK]) -> bool {
     macro_rules! widths {
         ($($w:literal of $group:literal),*) => {
             match width {
                 $($w => get_fast::<$w, $group>(bytes, block),)*
-                _ => pack::get_bits(bytes, width, block),
+                _ => return false,
             }
         };
     }
     widths!(4 of 16, 5 of 16, 6 of 16, 7 of 16, 8 of 8, 9 of 8, 10 of 8, 11 of 8, 12 of 8, 13 of 8, 14 of 8, 15 of 8, 16 of 8);
+    true
 }
 
 /// A group of G integers takes G·W/8 bytes, 8 to 16: its first half starts at the first bit, its second half ends at the
