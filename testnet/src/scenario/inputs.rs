@@ -33,7 +33,12 @@ pub(super) fn bad_job(stage: &Stage) -> anyhow::Result<()> {
     let good = assets::job_text(2);
 
     let typo = good.replace("group_size", "group_sise");
-    refused(submit(&typo), &["job.toml", "group_sise", "line 10"])?;
+    let before = typo
+        .lines()
+        .take_while(|line| !line.contains("group_sise"))
+        .count();
+    let line = format!("line {}", before + 1);
+    refused(submit(&typo), &["job.toml", "group_sise", &line])?;
 
     let broken = root.join("broken-model");
     copy_dir(&root.join(assets::MODEL), &broken)?;
