@@ -160,6 +160,26 @@ fn two_deaths_at_once_with_two_replicas() {
     assert_eq!(round(&o, 1).summed.len(), 7);
 }
 
+/// A killed process says nothing, and its connections look alive for a while: the orchestrator's own question tells.
+#[test]
+fn deaths_that_no_connection_shows_are_met_in_one_view() {
+    let die: &[Fault] = &[Fault::DieInReduce(1), Fault::NoticedAfter(30_000)];
+    let s = scenario(7, &[(1, die), (4, die)]);
+    let o = check(&Scenario {
+        job: s.job.replace("redundancy = 1", "redundancy = 2"),
+        ..s
+    });
+    let second = round(&o, 1);
+    assert_eq!((second.summed.len(), second.view), (7, 1), "{o:#?}");
+}
+
+/// Two of three are no quorum of three: the round waits for the third while it may come back, and is then tried without it.
+#[test]
+fn a_round_whose_quorum_died_is_tried_again_without_the_dead() {
+    let o = check(&scenario(3, &[(1, &[Fault::DieInReduce(1)])]));
+    assert_eq!(round(&o, 1).summed, [0, 2]);
+}
+
 #[test]
 fn a_member_that_is_silent_in_the_ring_is_replaced_but_summed() {
     let o = check(&scenario(4, &[(2, &[Fault::MuteInReduce(1)])]));

@@ -12,6 +12,7 @@ use crate::role::Role;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::{DeltaFacts, Held};
 use gym_protocol::message::{Entry, JobBody, Link, Reason};
+use gym_protocol::orchestrator::Answered;
 use gym_protocol::tensor::TensorSet;
 use gym_protocol::{member, orchestrator};
 use serde_json::json;
@@ -113,6 +114,13 @@ pub(crate) enum Done {
         job: CidBytes,
         manifest: Hash32,
         result: Result<(Arc<ModelState>, CidBytes), String>,
+    },
+    /// A member that others call silent was asked for a sign of life.
+    Probed {
+        job: CidBytes,
+        peer: PeerBytes,
+        manifest: Hash32,
+        answered: Answered,
     },
     /// A peer takes no frames.
     LinkDown(PeerBytes),
@@ -231,6 +239,19 @@ impl Service {
                 round,
                 result,
             } => self.on_judged(&job, &accused, round.0, result),
+            Done::Probed {
+                job,
+                peer,
+                manifest,
+                answered,
+            } => {
+                let event = orchestrator::Event::Probed {
+                    peer,
+                    manifest,
+                    answered,
+                };
+                self.tell_orchestrator(&job, event);
+            }
             Done::LinkDown(peer) => self.tell_members(&member::Event::PeerLost(peer)),
         }
     }

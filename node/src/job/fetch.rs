@@ -2,6 +2,7 @@
 
 use super::commit::{self, Awaited, DELTA};
 use super::done::{Done, Purpose};
+use super::providers::fetch_from;
 use super::replica::Replica;
 use super::service::Service;
 use super::state::{ModelState, Names};
@@ -257,14 +258,8 @@ impl DeltaSource {
     /// The bytes of a committed delta file.
     pub(crate) async fn fetch(&self, cid: &CidBytes, from: &[PeerBytes]) -> Result<Vec<u8>, String> {
         let root = cid.to_cid().map_err(|e| e.to_string())?;
-        let request = FetchRequest {
-            root,
-            providers: from.iter().filter_map(peer_id).collect(),
-            deadline: ROUND_DEADLINE,
-            pin: Pin::No,
-        };
-        let fetched = self.0.fetch_dag(request).finish().await;
-        fetched.map_err(|e| e.to_string())?;
+        let providers = from.iter().filter_map(peer_id).collect();
+        fetch_from(&self.0, root, providers, ROUND_DEADLINE).await?;
         let path = ContentPath::from(root).join(DELTA);
         self.0.cat(path, MAX_DELTA).await.map_err(|e| e.to_string())
     }

@@ -23,6 +23,7 @@ mod inbound;
 mod log;
 mod member;
 mod orchestrate;
+mod providers;
 mod publish;
 mod replica;
 mod service;

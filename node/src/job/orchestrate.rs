@@ -4,9 +4,11 @@ use super::commit::{self, Awaited};
 use super::done::Done;
 use super::faults::FaultKind;
 use super::service::Service;
+use super::sync::Question;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::message::{Body, Close, Manifest, Reason, Verified};
-use gym_protocol::orchestrator::{Action, Config, Event, Orchestrator};
+use gym_protocol::orchestrator::{Action, Answered, Config, Event, Orchestrator};
+use std::time::Duration;
 
 /// This node's own job begins: its machine waits for checkpoint 0.
 pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
@@ -49,6 +51,11 @@ impl Service {
                 self.check_delta(id, roster, round, member, cid, &from);
             }
             Action::Audit { manifest, .. } => self.audit(id, manifest),
+            Action::Probe {
+                peer,
+                manifest,
+                within_ms,
+            } => self.probe(id, peer, manifest, within_ms),
             Action::Close { body, attests } => self.close(id, body, attests),
             Action::Penalise {
                 peer,
@@ -58,6 +65,28 @@ impl Service {
             Action::Notice(text) => self.notice(id, &text),
             Action::Finished(standing) => tracing::info!(job = %id, "the job is over: {standing:?}"),
         }
+    }
+
+    /// Any answer is a sign of life; what it says does not matter.
+    fn probe(&self, id: &CidBytes, peer: PeerBytes, manifest: Hash32, within_ms: u64) {
+        let Ok(question) = Question::Jobs.encode() else {
+            return;
+        };
+        let (net, job) = (self.tools.net.clone(), id.clone());
+        self.tools.spawn(async move {
+            let within = Duration::from_millis(within_ms);
+            let answer = tokio::time::timeout(within, net.sync_request(&peer, question)).await;
+            let answered = match answer {
+                Ok(Ok(_)) => Answered::InTime,
+                Ok(Err(_)) | Err(_) => Answered::NotInTime,
+            };
+            Done::Probed {
+                job,
+                peer,
+                manifest,
+                answered,
+            }
+        });
     }
 
     fn check_delta(

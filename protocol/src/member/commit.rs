@@ -297,6 +297,17 @@ impl InRound {
         self.silent().next().map(|_| (at, "a member's own reveal"))
     }
 
+    /// Who cannot be reached after the cutoff is not waited for.
+    pub(super) fn reveal_for_the_lost(&mut self, config: &Config, peer: &PeerBytes, out: &mut Vec<Action>) {
+        if self.cutoff.is_none() || self.revealed.contains(peer) {
+            return;
+        }
+        if let Some(held) = self.held.get(peer) {
+            out.push(self.reveal(config, peer, held.salt, &held.cid));
+            self.revealed.insert(peer.clone());
+        }
+    }
+
     pub(super) fn reveal_for_the_silent(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
         if self.reveal_deadline().is_none_or(|(at, _)| now < at) {
             return;

@@ -301,6 +301,7 @@ impl InRound {
     }
 
     fn on_peer_lost(&mut self, config: &Config, peer: &PeerBytes, out: &mut Vec<Action>) {
+        self.reveal_for_the_lost(config, peer, out);
         let Step::Reducing(view) = &self.step else { return };
         if view.is_neighbour(peer) && self.is_news(peer, Offence::Unreachable) {
             out.push(self.complain(config, peer, Offence::Unreachable));

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub(super) struct Collect {
     since: Time,
+    last_reveal: Time,
     revealed: BTreeMap<PeerBytes, CidBytes>,
     false_reveals: BTreeMap<PeerBytes, u32>,
     checked: BTreeMap<PeerBytes, Result<u64, Reason>>,
@@ -22,6 +23,7 @@ impl Collect {
     pub(super) fn new(now: Time) -> Self {
         Self {
             since: now,
+            last_reveal: now,
             revealed: BTreeMap::new(),
             false_reveals: BTreeMap::new(),
             checked: BTreeMap::new(),
@@ -30,7 +32,7 @@ impl Collect {
 }
 
 impl Orchestrator {
-    pub(super) fn on_reveal(&mut self, sender: &PeerBytes, b: &Reveal, out: &mut Vec<Action>) {
+    pub(super) fn on_reveal(&mut self, now: Time, sender: &PeerBytes, b: &Reveal, out: &mut Vec<Action>) {
         let genesis = self.config.genesis;
         let Phase::Collecting(c, collect) = &mut self.phase else {
             return;
@@ -56,12 +58,11 @@ impl Orchestrator {
             return;
         }
         collect.revealed.insert(b.member.clone(), b.cid.clone());
-        let mut from = vec![b.member.clone()];
-        from.extend(
-            c.holders(&b.member)
-                .map(|(_, h)| h.iter().cloned().collect::<Vec<_>>())
-                .unwrap_or_default(),
-        );
+        collect.last_reveal = now;
+        // Whoever reveals has it. A member that leaves its reveal to a holder is not asked: it may be dead.
+        let mut from = vec![sender.clone()];
+        let holders = c.holders(&b.member).into_iter().flat_map(|(_, h)| h);
+        from.extend(holders.filter(|h| *h != sender).cloned());
         out.push(Action::CheckDelta {
             roster: c.facts.hash,
             round: c.facts.roster.round,
@@ -117,11 +118,17 @@ impl Orchestrator {
             * u64::from(s.gspo.group_size)
     }
 
-    pub(super) fn collect_deadline(&self, _c: &Commits, collect: &Collect) -> Deadline {
-        (
-            collect.since.plus(self.config.spec.schedule.deadlines.commit_ms),
-            "reveals and the deltas they name",
-        )
+    /// A delta that a holder revealed late has as long to be fetched as any other.
+    pub(super) fn collect_deadline(&self, collect: &Collect) -> Deadline {
+        let commit_ms = self.config.spec.schedule.deadlines.commit_ms;
+        let end = collect.since.plus(commit_ms);
+        let fetching = collect.revealed.len() > collect.checked.len();
+        let at = if fetching {
+            collect.last_reveal.min(end).plus(commit_ms)
+        } else {
+            end
+        };
+        (at, "reveals and the deltas they name")
     }
 
     /// The manifest of view 0, once every commit that counts has been checked, or the deadline has passed.
@@ -134,7 +141,7 @@ impl Orchestrator {
             .members()
             .filter(|m| c.counts(m, redundancy))
             .all(|m| collect.checked.contains_key(m));
-        let due = now >= self.collect_deadline(c, collect).0;
+        let due = now >= self.collect_deadline(collect).0;
         if !all && !due {
             return;
         }

@@ -1,5 +1,6 @@
 //! What an orchestrator works with: its configuration, what happens to it, what it asks for.
 
+use super::Answered;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
 use crate::job::spec::JobSpec;
 use crate::member::{DeltaFacts, Held};
@@ -50,6 +51,15 @@ pub enum Event {
         /// What it came to.
         outcome: Audited,
     },
+    /// [`Action::Probe`] is done.
+    Probed {
+        /// Who was asked.
+        peer: PeerBytes,
+        /// Under which manifest.
+        manifest: Hash32,
+        /// Whether it answered.
+        answered: Answered,
+    },
     /// No connection to this peer is left.
     PeerLost(PeerBytes),
     /// A connection to this peer is there.
@@ -97,6 +107,15 @@ pub enum Action {
         round: Round,
         /// The manifest.
         manifest: Hash32,
+    },
+    /// Ask a peer for a sign of life.
+    Probe {
+        /// Whom.
+        peer: PeerBytes,
+        /// The manifest under which it was called silent.
+        manifest: Hash32,
+        /// How long it may take.
+        within_ms: u64,
     },
     /// Close the round: sign and gossip.
     Close {

@@ -7,10 +7,12 @@ mod collect;
 mod commit;
 mod event;
 mod order;
+mod reach;
 mod rounds;
 mod view;
 
 pub use event::{Action, Audited, Config, Doing, Event};
+pub use reach::Answered;
 
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::member::Held;
@@ -127,7 +129,7 @@ impl Orchestrator {
             Phase::Preparing | Phase::Paused | Phase::Finished => None,
             Phase::Recruiting { enough_at } => enough_at.map(|at| (at, "more members")),
             Phase::Training(c) => Some(self.cutoff_deadline(c)),
-            Phase::Collecting(c, collect) => Some(self.collect_deadline(c, collect)),
+            Phase::Collecting(_, collect) => Some(self.collect_deadline(collect)),
             Phase::Reducing(r) => Some(r.deadline()),
         };
         let over = matches!(self.phase, Phase::Finished);
@@ -168,9 +170,12 @@ impl Orchestrator {
             Event::PeerLost(peer) => {
                 self.lost.entry(peer).or_insert(now);
             }
-            Event::PeerSeen(peer) => {
-                self.lost.remove(&peer);
-            }
+            Event::PeerSeen(peer) => self.on_seen(&peer),
+            Event::Probed {
+                peer,
+                manifest,
+                answered,
+            } => self.on_probed(&peer, manifest, answered),
             Event::Cancel => self.finish(Standing::Cancelled, "cancelled by its submitter", out),
             Event::Tick => {}
         }
@@ -185,7 +190,7 @@ impl Orchestrator {
             Body::Ready(ready) => self.on_ready(now, m.sender.clone(), ready.clone(), out),
             Body::Commitment(b) => self.on_commitment(now, &m.sender, b),
             Body::Receipt(b) => self.on_receipt(now, &m.sender, b),
-            Body::Reveal(b) => self.on_reveal(&m.sender, b, out),
+            Body::Reveal(b) => self.on_reveal(now, &m.sender, b, out),
             Body::Complaint(b) => self.on_complaint(now, &m.sender, b, out),
             Body::Attest(b) => {
                 let attest = b.clone();
@@ -207,8 +212,14 @@ impl Orchestrator {
         self.lost.remove(&peer);
         let new = !self.ready.contains_key(&peer);
         self.ready.insert(peer.clone(), ready);
-        if let Phase::Training(c) = &mut self.phase {
-            c.idle(&peer);
+        match &mut self.phase {
+            Phase::Training(c) => c.idle(&peer),
+            Phase::Reducing(r) => r.reach.idle(&peer),
+            Phase::Preparing
+            | Phase::Recruiting { .. }
+            | Phase::Collecting(..)
+            | Phase::Paused
+            | Phase::Finished => {}
         }
         if new {
             out.push(Action::Notice(format!(

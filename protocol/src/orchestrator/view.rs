@@ -2,18 +2,20 @@
 
 use super::audit::Audit;
 use super::commit::Commits;
+use super::reach::Reach;
 use super::{Action, Config, Orchestrator, Phase};
 use crate::cbor;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::member::Held;
 use crate::message::{Attest, Body, Close, Complaint, Entry, LeftOut, Manifest, Offence, Verified};
 use crate::ring::Layout;
-use crate::time::{Deadline, Time};
+use crate::time::{Deadline, Estimate, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After the first complaint in a view, others are heard for this long before a new view is raised.
+/// After the first complaint in a view, others are heard, and the accused asked, for half the ring's least deadline, but no
+/// longer than this, before a new view is raised.
 const HEARING_MS: u64 = 1_500;
-/// After a quorum has attested, the rest is waited for this long.
+/// After a quorum has attested, the rest is waited for by the quorum's own times, but no longer than this.
 const STRAGGLING_ATTESTS_MS: u64 = 5_000;
 /// A round is void after this many views.
 const MAX_VIEWS: u32 = 8;
@@ -30,15 +32,23 @@ struct Heard {
 /// A round whose manifest is out.
 #[derive(Debug)]
 pub(super) struct Reducing {
-    commits: Commits,
+    pub(super) commits: Commits,
     pub(super) manifest: Manifest,
     pub(super) hash: Hash32,
     pub(super) audit: Audit,
     since: Time,
-    attest_ms: u64,
+    pub(super) attest_ms: u64,
+    pub(super) floor_ms: u64,
+    pub(super) hearing_ms: u64,
     flat_ring_max: u32,
     attests: BTreeMap<PeerBytes, (Attest, Verified)>,
     quorum_since: Option<Time>,
+    /// From the manifest to each attest.
+    attest_times: Estimate,
+    /// Entries of view 0, and who was left out of it.
+    pub(super) first: Vec<Entry>,
+    first_left_out: Vec<LeftOut>,
+    pub(super) reach: Reach,
     /// Complaints of this view.
     complaints: Vec<Heard>,
     first_complaint: Option<Time>,
@@ -67,13 +77,20 @@ impl Reducing {
             grid: None,
             left_out,
         };
+        let deadlines = &config.spec.schedule.deadlines;
         let mut reducing = Self {
             hash: Hash32::ZERO,
             audit: Audit::NotAsked,
+            first: manifest.entries.clone(),
+            first_left_out: manifest.left_out.clone(),
+            reach: Reach::default(),
+            attest_times: Estimate::default(),
+            floor_ms: deadlines.ring_floor_ms,
+            hearing_ms: HEARING_MS.min(deadlines.ring_floor_ms / 2),
             commits,
             manifest,
             since: now,
-            attest_ms: config.spec.schedule.deadlines.attest_ms,
+            attest_ms: deadlines.attest_ms,
             flat_ring_max: config.flat_ring_max,
             attests: BTreeMap::new(),
             quorum_since: None,
@@ -97,6 +114,8 @@ impl Reducing {
         self.first_complaint = None;
         self.quorum_since = None;
         self.audit = Audit::NotAsked;
+        self.attest_times = Estimate::default();
+        self.reach.renew();
         out.push(Action::Publish(Body::Manifest(self.manifest.clone())));
     }
 
@@ -114,10 +133,15 @@ impl Reducing {
             return (at, "the audit of the sum");
         }
         if let Some(at) = self.quorum_since {
-            return (at.plus(STRAGGLING_ATTESTS_MS), "the remaining attests");
+            let wait = self.attest_times.deadline(self.floor_ms, STRAGGLING_ATTESTS_MS);
+            return (at.plus(wait), "the remaining attests");
+        }
+        if let Some(deadline) = self.reach.deadline() {
+            return deadline;
         }
         if let Some(at) = self.first_complaint {
-            return (at.plus(HEARING_MS), "other members' complaints");
+            let wait = self.reach.hearing(self.hearing_ms);
+            return (at.plus(wait), "other members' complaints");
         }
         (
             self.since.plus(self.attest_ms << self.manifest.view.0.min(6)),
@@ -199,6 +223,15 @@ impl Reducing {
             .chain(servers.filter(|s| lost(s) || self.commits.gone.contains(*s)))
             .cloned()
             .collect()
+    }
+
+    /// Everybody's work again, by everybody.
+    pub(super) fn start_over(&mut self) {
+        self.manifest.entries = self.first.clone();
+        self.manifest.left_out = self.first_left_out.clone();
+        self.accusers.clear();
+        self.replaced.clear();
+        self.complaints.clear();
     }
 
     /// An order in which no accused is followed by one of its accusers, if there is one: members are exchanged pairwise
@@ -294,6 +327,9 @@ impl Orchestrator {
                 detail,
             });
         }
+        if offence.is_silence() {
+            r.probe(&b.accused, out);
+        }
         r.complaints.push(complaint);
         r.first_complaint.get_or_insert(now);
     }
@@ -306,6 +342,7 @@ impl Orchestrator {
         if !known {
             return;
         }
+        r.attest_times.add(now.since(r.since));
         r.attests.entry(m.sender.clone()).or_insert((attest, m));
         if r.quorum_since.is_none() && r.quorum().is_some() {
             r.quorum_since = Some(now);
@@ -339,13 +376,18 @@ impl Orchestrator {
             None if differ && r.audit.is_over(now) => return self.raise_view(now, out),
             None => {}
         }
+        if r.reach.is_waiting() {
+            self.wait_for_quorum(now, out);
+            return;
+        }
         let heard_all = r.first_complaint.is_some() && self.lost.keys().any(|p| r.serves(p));
         let dead = r
             .manifest
             .entries
             .iter()
             .any(|e| r.commits.gone.contains(&e.server));
-        if due || heard_all || dead {
+        let found = r.first_complaint.is_some() && r.reach.has_found();
+        if due || heard_all || found || dead {
             self.raise_view(now, out);
         }
     }
@@ -359,7 +401,8 @@ impl Orchestrator {
             self.void_round(now, "no quorum in any view", out);
             return;
         }
-        let is_lost = |p: &PeerBytes| lost.contains_key(p);
+        let silent = r.reach.silent.clone();
+        let is_lost = |p: &PeerBytes| lost.contains_key(p) || silent.contains(p);
         let replaced = r.decide_replacements(&is_lost);
         let fresh: Vec<PeerBytes> = replaced.difference(&r.replaced).cloned().collect();
         r.replaced.extend(replaced);
@@ -389,6 +432,10 @@ impl Orchestrator {
         }
         if entries.is_empty() {
             self.void_round(now, "nobody is left to contribute", out);
+            return;
+        }
+        if !Reducing::can_close(&entries) {
+            self.begin_waiting(now, out);
             return;
         }
         r.manifest.entries = entries;

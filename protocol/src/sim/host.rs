@@ -22,6 +22,8 @@ pub enum Fault {
     DieInReduce(u64),
     /// Comes back this many milliseconds after it died.
     ReviveAfter(u64),
+    /// Its connections are found dead only this many milliseconds after it died.
+    NoticedAfter(u64),
     /// Takes part in everything in this round but sends nothing in the ring.
     MuteInReduce(u64),
     /// Sends its ring segments of this round under the next round's number.
@@ -106,6 +108,18 @@ impl Host {
                 None
             }
         })
+    }
+
+    /// Microseconds until its connections are found dead.
+    pub(super) fn noticed_after(&self) -> u64 {
+        let ms = self.faults.iter().find_map(|f| {
+            if let Fault::NoticedAfter(ms) = f {
+                Some(*ms)
+            } else {
+                None
+            }
+        });
+        ms.unwrap_or(0) * 1000
     }
 
     pub(super) fn has(&self, fault: Fault) -> bool {

@@ -224,8 +224,8 @@ impl Network {
                 return;
             }
             if host.dies_at(&action) {
-                let back = host.revive_after();
-                self.kill(i, 0, back);
+                let (noticed, back) = (host.noticed_after(), host.revive_after());
+                self.kill(i, noticed, back);
                 return;
             }
             self.member_action(i, action);

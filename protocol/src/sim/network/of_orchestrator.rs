@@ -1,8 +1,9 @@
 //! What the orchestrator asks for, and what is noted of it.
 
 use super::{BUILD_US, FETCH_US, LATE_US, Network};
+use crate::ids::{Hash32, PeerBytes};
 use crate::message::{Body, Close, Manifest, Verified};
-use crate::orchestrator;
+use crate::orchestrator::{self, Answered};
 use crate::ring::Scope;
 use crate::sim::clock::After;
 use crate::sim::{ClosedRound, OrchestratorFault, host, index_of, orchestrator_peer, signed, theory};
@@ -44,6 +45,11 @@ impl Network {
                     self.orchestrator_in(FETCH_US, event);
                 }
                 Action::Audit { manifest, .. } => self.audit(manifest),
+                Action::Probe {
+                    peer,
+                    manifest,
+                    within_ms,
+                } => self.probe(peer, manifest, within_ms),
                 Action::Close { body, attests } => self.close(body, attests),
                 Action::Penalise { offence, .. } => *self.offences.entry(offence.label()).or_default() += 1,
                 Action::Notice(text) => self.trace.note(self.clock.now(), number, text.as_bytes()),
@@ -83,6 +89,22 @@ impl Network {
             self.publish(Body::Manifest(another));
             self.late_us = LATE_US;
         }
+    }
+
+    /// The living answer after a round trip, the dead never.
+    fn probe(&mut self, peer: PeerBytes, manifest: Hash32, within_ms: u64) {
+        let others = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let alive = index_of(&peer).filter(|i| self.hosts.get(*i as usize).is_some_and(|h| h.alive));
+        let (us, answered) = match alive {
+            Some(i) => (2 * self.wires.delay(i, others), Answered::InTime),
+            None => (within_ms * 1000, Answered::NotInTime),
+        };
+        let event = orchestrator::Event::Probed {
+            peer,
+            manifest,
+            answered,
+        };
+        self.orchestrator_in(us, event);
     }
 
     /// What the observer notes of the orchestrator's messages.

@@ -1,0 +1,180 @@
+//! Whether members answer the orchestrator itself: the second witness of a silence. Where too few do for a quorum, the round
+//! waits for them: nobody's committed work is given up for a partition that heals (PROTOCOL section 6, "Failure").
+
+use super::view::Reducing;
+use super::{Action, Orchestrator, Phase};
+use crate::ids::{Hash32, PeerBytes};
+use crate::message::Entry;
+use crate::time::{Deadline, Time};
+use std::collections::BTreeSet;
+
+/// What an orchestrator knows of who answers, in one view.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    /// Asked in this view.
+    asked: BTreeSet<PeerBytes>,
+    /// Asked, not answered yet.
+    open: BTreeSet<PeerBytes>,
+    /// Did not answer.
+    pub(super) silent: BTreeSet<PeerBytes>,
+    /// Said that they are ready for a next round: they have nothing of this one.
+    idle: BTreeSet<PeerBytes>,
+    /// Too few for a quorum.
+    waiting: Option<Waiting>,
+}
+
+/// Since when too few were there, and when they are asked again.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    since: Time,
+    look_at: Time,
+}
+
+impl Reach {
+    /// A new view: everybody is given another chance.
+    pub(super) fn renew(&mut self) {
+        let idle = std::mem::take(&mut self.idle);
+        *self = Self {
+            idle,
+            ..Self::default()
+        };
+    }
+
+    /// Everyone asked has answered or not, and somebody has not.
+    pub(super) fn has_found(&self) -> bool {
+        self.open.is_empty() && !self.silent.is_empty()
+    }
+
+    /// How long others are heard: who was asked last has as long to answer as the first.
+    pub(super) fn hearing(&self, hearing_ms: u64) -> u64 {
+        if self.open.is_empty() {
+            hearing_ms
+        } else {
+            2 * hearing_ms
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.waiting
+            .map(|w| (w.look_at, "members of whom too few answer for a quorum"))
+    }
+
+    pub(super) fn idle(&mut self, peer: &PeerBytes) {
+        self.idle.insert(peer.clone());
+    }
+}
+
+impl Reducing {
+    /// Asks a member that another calls silent: once a view.
+    pub(super) fn probe(&mut self, peer: &PeerBytes, out: &mut Vec<Action>) {
+        if self.reach.asked.insert(peer.clone()) {
+            self.reach.open.insert(peer.clone());
+            out.push(Action::Probe {
+                peer: peer.clone(),
+                manifest: self.hash,
+                within_ms: self.hearing_ms,
+            });
+        }
+    }
+
+    /// Whether these, served as they are, can give a quorum: who does not serve cannot attest.
+    pub(super) fn can_close(entries: &[Entry]) -> bool {
+        let attesting = entries
+            .iter()
+            .filter(|e| entries.iter().any(|s| s.server == e.member));
+        3 * attesting.count() > 2 * entries.len()
+    }
+
+    fn is_back(&mut self, peer: &PeerBytes) {
+        self.reach.silent.remove(peer);
+        if self.reach.is_waiting() && !self.reach.idle.contains(peer) {
+            self.commits.gone.remove(peer);
+        }
+    }
+}
+
+impl Orchestrator {
+    pub(super) fn on_probed(&mut self, peer: &PeerBytes, manifest: Hash32, answered: Answered) {
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        if r.hash != manifest {
+            return;
+        }
+        r.reach.open.remove(peer);
+        match answered {
+            Answered::InTime => r.is_back(peer),
+            Answered::NotInTime => _ = r.reach.silent.insert(peer.clone()),
+        }
+    }
+
+    pub(super) fn on_seen(&mut self, peer: &PeerBytes) {
+        self.lost.remove(peer);
+        if let Phase::Reducing(r) = &mut self.phase {
+            r.is_back(peer);
+        }
+    }
+
+    /// No server that is left makes a quorum possible.
+    pub(super) fn begin_waiting(&mut self, now: Time, out: &mut Vec<Action>) {
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        out.push(Action::Notice(format!(
+            "round {} view {}: too few members answer for a quorum; waiting for them",
+            r.manifest.round, r.manifest.view
+        )));
+        r.reach.waiting = Some(Waiting {
+            since: now,
+            look_at: now,
+        });
+        self.wait_for_quorum(now, out);
+    }
+
+    /// Starts over with everybody's work once enough of the first manifest's members are there.
+    pub(super) fn wait_for_quorum(&mut self, now: Time, out: &mut Vec<Action>) {
+        let lost = &self.lost;
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        let Some(waiting) = r.reach.waiting else { return };
+        let away: Vec<PeerBytes> = r
+            .first
+            .iter()
+            .map(|e| &e.member)
+            .filter(|m| {
+                lost.contains_key(*m)
+                    || r.commits.gone.contains(*m)
+                    || r.reach.silent.contains(*m)
+                    || r.reach.idle.contains(*m)
+            })
+            .cloned()
+            .collect();
+        if 3 * (r.first.len() - away.len()) > 2 * r.first.len() {
+            r.start_over();
+            self.raise_view(now, out);
+        } else if now >= waiting.since.plus(r.attest_ms << r.manifest.view.0.min(6)) {
+            self.void_round(now, "too few members answer for a quorum", out);
+        } else if now >= waiting.look_at {
+            r.reach.waiting = Some(Waiting {
+                look_at: now.plus(r.floor_ms),
+                ..waiting
+            });
+            r.reach.asked.clear();
+            away.iter().for_each(|peer| r.probe(peer, out));
+        }
+    }
+}
+
+/// Whether a member answered an orchestrator's probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// It did.
+    InTime,
+    /// It did not.
+    NotInTime,
+}
