@@ -9,4 +9,5 @@ mod hello;
 pub mod link;
 pub mod message;
 pub mod node;
+pub mod parsers;
 pub mod ring;

@@ -4,7 +4,9 @@
 mod messages;
 
 use gym_protocol::cbor::to_wire;
+use gym_protocol::ids::{CidBytes, Hash32};
 use gym_protocol::message::Verified;
+use serde_bytes::ByteBuf;
 use std::fs;
 use std::path::Path;
 
@@ -36,8 +38,27 @@ fn main() -> std::io::Result<()> {
     save(corpus, "link", "init", &[2, 0, 5, 1])?;
     save(corpus, "link", "response", &[3, 0, 5, 1])?;
     save(corpus, "link", "sealed", &[4, 0, 9, 0, 2, 0, 0, 2, 0, 0, 3, 0, 1])?;
+    let associated = (header.len() as u32).to_le_bytes();
+    let frame = [&associated[..], &header, b"sealed"].concat();
+    let length = (frame.len() as u32).to_le_bytes();
+    save(corpus, "parsers", "frames", &[&[0], &length[..], &frame, &length, &frame].concat())?;
+    save(corpus, "parsers", "question", &[&[1], &to_wire(&question(0, &[])).expect("it encodes")[..]].concat())?;
+    save(corpus, "parsers", "question-round", &[&[1], &to_wire(&question(1, &[7; 16])).expect("it encodes")[..]].concat())?;
+    let answer = to_wire(&(vec![ByteBuf::from(vec![9; 40])], ByteBuf::from(vec![7; 16]))).expect("it encodes");
+    save(corpus, "parsers", "answer", &[&[2], &answer[..]].concat())?;
+    let files = vec![("delta.bin".to_owned(), ByteBuf::from(vec![7; 40])), ("rollouts".to_owned(), ByteBuf::new())];
+    let cid = CidBytes::new(vec![3; 36]).expect("a short CID");
+    let replica = to_wire(&(Hash32([1; 32]), Hash32([2; 32]), cid, files)).expect("it encodes");
+    save(corpus, "parsers", "replica", &[&[3], &replica[..]].concat())?;
+    save(corpus, "parsers", "parts", &[4, 1, 0, 2, 9, 1, 1, 2, 9, 2, 0, 1, 3])?;
     save(corpus, "node", "bitswap", &hex("000a2c0a2a0a2401551220e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85510012801"))?;
     save(corpus, "node", "unixfs", &hex("010a0a08021204616263641804"))
+}
+
+type Question = (u8, CidBytes, ByteBuf, Vec<ByteBuf>);
+
+fn question(kind: u8, ids: &[u8]) -> Question {
+    (kind, CidBytes::default(), ByteBuf::from(ids.to_vec()), Vec::new())
 }
 
 fn save(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> std::io::Result<()> {

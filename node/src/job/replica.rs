@@ -102,6 +102,9 @@ impl Assembly {
     pub(crate) fn add(&mut self, from: &PeerBytes, header: &LinkHeader, payload: &[u8]) -> Part {
         let key = (from.clone(), header.round);
         if header.chunk == 0 {
+            // A sender has one commit at a time: an earlier one that never became whole makes room.
+            self.open.retain(|(sender, _), _| sender != from);
+            self.next.retain(|(sender, _), _| sender != from);
             self.open.insert(key.clone(), Vec::new());
             self.next.insert(key.clone(), 0);
         }
@@ -173,5 +176,13 @@ mod tests {
             Part::Wrong,
             "out of order"
         );
+        for round in 0..10 {
+            let begun = LinkHeader {
+                round,
+                ..frames[0].0.clone()
+            };
+            assembly.add(&peer(1), &begun, &frames[0].1);
+            assert_eq!(assembly.open.len(), 1, "one replica for each sender");
+        }
     }
 }

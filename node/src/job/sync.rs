@@ -42,8 +42,12 @@ impl Question {
         cbor::to_wire(&wire)
     }
 
-    /// `None` when the bytes are no question.
+    /// `None` when the bytes are no question, or not its one encoding.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::read(bytes).filter(|question| question.encode().is_ok_and(|again| again == bytes))
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
         let Wire(kind, job, ids, envelopes) = cbor::from_wire(bytes, MAX_MESSAGE).ok()?;
         match kind {
             0 => Some(Self::Jobs),
@@ -76,8 +80,12 @@ impl Answer {
         cbor::to_wire(&(bufs(&self.envelopes), pack(&self.known)))
     }
 
-    /// `None` when the bytes are no answer.
+    /// `None` when the bytes are no answer, or not its one encoding.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::read(bytes).filter(|answer| answer.encode().is_ok_and(|again| again == bytes))
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
         let (envelopes, known): (Vec<ByteBuf>, ByteBuf) = cbor::from_wire(bytes, MAX_MESSAGE).ok()?;
         let envelopes = envelopes.into_iter().map(ByteBuf::into_vec).collect();
         Some(Self {
@@ -138,5 +146,18 @@ mod tests {
         };
         assert_eq!(Answer::decode(&a.encode().unwrap()), Some(a));
         assert_eq!(Question::decode(b"nonsense"), None);
+    }
+
+    #[test]
+    fn a_question_has_one_encoding() {
+        let more = Wire(0, CidBytes::default(), pack(&[[1; 8]]), Vec::new());
+        assert_eq!(Question::decode(&cbor::to_wire(&more).unwrap()), None);
+        let many = Wire(
+            1,
+            CidBytes::default(),
+            ByteBuf::from(vec![0; 8 * (MAX_IDS + 1)]),
+            Vec::new(),
+        );
+        assert_eq!(Question::decode(&cbor::to_wire(&many).unwrap()), None);
     }
 }
