@@ -62,7 +62,12 @@ impl Lab {
             faults: if fault.is_empty() { &[] } else { &faults },
             constants,
         };
-        Self::begin(stage, &plan, None)
+        Self::start_plan(stage, &plan)
+    }
+
+    /// On loopback, as `plan` says.
+    pub(super) fn start_plan(stage: &Stage, plan: &Plan<'_>) -> anyhow::Result<Self> {
+        Self::begin(stage, plan, None)
     }
 
     /// Every node in a network namespace, with emulated links between them; `None` where the system allows none.
@@ -87,15 +92,12 @@ impl Lab {
             plan.constants,
             links.as_ref().map_or(&[], Netlab::spaces),
         )?;
-        let worker = |i: usize| {
-            let name = format!("worker-{i}");
+        let node = |name: &str, role| {
             let its = plan.faults.iter().filter(|(victim, _)| *victim == name);
-            its.fold(NodeSpec::new(&name, Role::Worker), |spec, (_, fault)| {
-                spec.fault(fault)
-            })
+            its.fold(NodeSpec::new(name, role), |spec, (_, fault)| spec.fault(fault))
         };
-        let mut specs = vec![NodeSpec::new("orchestrator", Role::Orchestrator)];
-        specs.extend((1..=workers).map(worker));
+        let mut specs = vec![node("orchestrator", Role::Orchestrator)];
+        specs.extend((1..=workers).map(|i| node(&format!("worker-{i}"), Role::Worker)));
         network.start(specs)?;
         network.wait_met("orchestrator", workers)?;
         let job = Job::parse(&assets::job_of(plan.job), stage.folder.root().to_path_buf())?;

@@ -9,6 +9,7 @@ mod lying;
 mod partition;
 mod places;
 mod recovery;
+mod sequencer;
 mod several;
 mod silent;
 mod steps;
@@ -44,7 +45,7 @@ pub enum Set {
     Loopback,
     /// In network namespaces; continuous integration plays them.
     Quick,
-    /// In network namespaces; longer, for people.
+    /// Anywhere; longer, for people.
     Long,
 }
 
@@ -159,6 +160,18 @@ pub const ALL: &[Scenario] = &[
         play: places::full_disk,
     },
     Scenario {
+        name: "two-manifests",
+        about: "an orchestrator that signs two manifests of one view: counted, said, the round closes once",
+        set: Set::Long,
+        play: sequencer::two_manifests,
+    },
+    Scenario {
+        name: "late-close",
+        about: "a close that comes after the view has risen: void, said, all go on from one state",
+        set: Set::Long,
+        play: sequencer::late_close,
+    },
+    Scenario {
         name: "far",
         about: "100 ms each way: every delta is in every sum",
         set: Set::Quick,
@@ -197,7 +210,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "killed-in-phases",
         about: "a worker killed once in each phase from reveal to attest: its delta is in every sum",
-        set: Set::Quick,
+        set: Set::Long,
         play: steps::some,
     },
     Scenario {
