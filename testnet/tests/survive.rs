@@ -94,6 +94,16 @@ fn slow_a_state_that_differs_is_refused() {
 }
 
 #[test]
+fn slow_two_manifests_of_one_view_are_told_and_close_one_round() {
+    survives("two-manifests");
+}
+
+#[test]
+fn slow_a_close_of_a_view_that_has_passed_is_void() {
+    survives("late-close");
+}
+
+#[test]
 fn a_job_that_cannot_be_is_refused_and_the_next_one_taken() {
     survives("bad-job");
 }

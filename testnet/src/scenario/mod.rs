@@ -162,13 +162,13 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "two-manifests",
         about: "an orchestrator that signs two manifests of one view: counted, said, the round closes once",
-        set: Set::Long,
+        set: Set::Loopback,
         play: sequencer::two_manifests,
     },
     Scenario {
         name: "late-close",
         about: "a close that comes after the view has risen: void, said, all go on from one state",
-        set: Set::Long,
+        set: Set::Loopback,
         play: sequencer::late_close,
     },
     Scenario {
@@ -210,7 +210,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "killed-in-phases",
         about: "a worker killed once in each phase from reveal to attest: its delta is in every sum",
-        set: Set::Long,
+        set: Set::Quick,
         play: steps::some,
     },
     Scenario {
