@@ -3,7 +3,7 @@
 
 use crate::files::{self, FileError};
 use crate::role::{Role, Roles};
-use crate::{api, logging, net};
+use crate::{api, logging, net, publish};
 pub use gym_training::device::DeviceChoice;
 use gym_training::memory::MemoryLimit;
 use gym_training::reward::Programs;
@@ -24,6 +24,8 @@ pub struct Config {
     pub content: ContentConfig,
     /// Training and evaluation.
     pub training: TrainingConfig,
+    /// Where checkpoints go besides this network.
+    pub publish: publish::Config,
     /// The log.
     pub log: logging::Config,
     /// Faults to commit, from the command line alone: for scenarios.
@@ -89,6 +91,9 @@ pub enum ConfigError {
     /// The API would be reachable from other machines.
     #[error("configuration: {0}")]
     Api(#[from] api::ConfigError),
+    /// An address that is none.
+    #[error("configuration: {0}")]
+    Publish(#[from] publish::ConfigError),
 }
 
 impl Config {
@@ -120,6 +125,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.network.check()?;
         self.api.check()?;
+        self.publish.check()?;
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use crate::job;
 use crate::link::LinkPool;
 use crate::metrics::Metrics;
 use crate::net::{self, NetEvent, NetHandle};
+use crate::publish;
 use gym_protocol::cbor::CborError;
 use gym_protocol::genesis::{Constants, Genesis, GenesisError, MAX_FILE};
 use gym_protocol::ids::Hash32;
@@ -28,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How long tasks may take to end once the node stops.
 const SHUTDOWN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Outcomes of publications that wait for the jobs' task.
+const PUBLISHED: usize = 16;
 
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
@@ -319,7 +323,13 @@ fn start_services(parts: Parts, tasks: &mut JoinSet<()>) -> Result<Services, Sta
         parts.stop.clone(),
     ));
     let faults = parts.config.faults.clone();
-    let (jobs, service) = job::start(parts, chosen, faults).map_err(StartError::Trainer)?;
+    let (outcomes, published) = mpsc::channel(PUBLISHED);
+    let scratch = parts.home.jobs().join("publishing");
+    let (publication, publishing) =
+        publish::new(parts.config.publish.clone(), content.clone(), scratch, outcomes);
+    tasks.spawn(publishing.run(parts.stop.clone()));
+    let publication = (publication, published);
+    let (jobs, service) = job::start(parts, chosen, faults, publication).map_err(StartError::Trainer)?;
     tasks.spawn(service);
     Ok(Services {
         jobs: Some(jobs),

@@ -1,7 +1,8 @@
-//! `hanzod model check | merge | export`.
+//! `hanzod model check | pull | push | merge | export`.
 
 use super::Context;
 use super::adapters::{self, ExportArgs, MergeArgs};
+use super::hub;
 use super::output::{Output, text};
 use clap::Subcommand;
 use gym_training::inspect::{Inspection, inspect};
@@ -16,6 +17,10 @@ pub(super) enum Command {
         /// The model: a Hugging Face directory
         dir: PathBuf,
     },
+    /// Bring a model from the Hugging Face Hub by its name; goes on where it stopped, and checks every hash
+    Pull(hub::PullArgs),
+    /// Put a directory, such as a checkpoint, into a repository on the Hugging Face Hub
+    Push(hub::PushArgs),
     /// Write a model with an adapter merged into it, as a plain Hugging Face directory
     Merge(MergeArgs),
     /// Write an adapter in the layout that another program expects
@@ -25,6 +30,8 @@ pub(super) enum Command {
 pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     match command {
         Command::Check { dir } => check(context.output, &dir),
+        Command::Pull(args) => hub::pull(context.output, &args),
+        Command::Push(args) => hub::push(context.output, &args),
         Command::Merge(args) => adapters::merge_main(context.output, &args),
         Command::Export(args) => adapters::export_main(context.output, &args),
     }

@@ -167,6 +167,16 @@ fn plain_event(event: &Value) -> String {
                 get("round")
             )
         }
+        "published" => {
+            let (round, place) = (get("round"), get("place"));
+            match event.get("address").and_then(Value::as_str) {
+                Some(address) => format!("checkpoint of round {round} published: {address}"),
+                None => format!(
+                    "checkpoint of round {round} not published to {place} yet: {}",
+                    get("failed")
+                ),
+            }
+        }
         "offence" => format!("peer {} {}", get("peer"), get("detail")),
         "finished" => format!("job {}: {}", get("standing"), get("why")),
         _ => event.to_string(),

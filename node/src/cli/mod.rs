@@ -1,12 +1,14 @@
 //! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
 
 mod adapters;
+mod bar;
 mod check;
 mod content;
 mod delta;
 mod eval;
 mod generate;
 mod genesis;
+mod hub;
 mod init;
 mod job;
 mod model;
@@ -110,7 +112,7 @@ enum Command {
     Plot(plot::Args),
     /// Train a small model from nothing
     Pretrain(pretrain::Args),
-    /// Look into model directories
+    /// Look into model directories, bring them from the Hugging Face Hub, put checkpoints there
     #[command(subcommand)]
     Model(check::Command),
     /// Look into delta files and check them

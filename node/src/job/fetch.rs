@@ -10,10 +10,12 @@ use super::trainer::{JobFiles, Task};
 use crate::content::unixfs::Limits;
 use crate::content::{Content, ContentPath, FetchRequest, Pin};
 use crate::net::peer_id;
+use crate::publish::{Checkpoint, Outcome};
 use gym_protocol::ids::{CidBytes, PeerBytes, Round};
 use gym_protocol::member::Held;
 use gym_protocol::message::Reason;
 use libp2p::PeerId;
+use serde_json::json;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -169,10 +171,16 @@ impl Service {
         });
     }
 
-    /// Keeps a closed round's checkpoint here too, and says so in the DHT.
-    pub(crate) fn keep_checkpoint(&self, id: &CidBytes, cid: &CidBytes) {
+    /// Keeps a closed round's checkpoint here too, says so in the DHT, and offers it for publication.
+    pub(crate) fn keep_checkpoint(&self, id: &CidBytes, round: Round, cid: &CidBytes) {
         let (content, providers) = (self.tools.content.clone(), self.providers(id));
         let Ok(root) = cid.to_cid() else { return };
+        let publication = self.tools.publication.clone();
+        let checkpoint = Checkpoint {
+            job: id.clone(),
+            round: round.0,
+            root,
+        };
         tokio::spawn(async move {
             let pin = Pin::Named("checkpoint".into());
             let request = FetchRequest {
@@ -189,7 +197,33 @@ impl Service {
             if content.provide(root).await.is_err() {
                 tracing::debug!("offline: {root} is not announced");
             }
+            publication.offer(checkpoint);
         });
+    }
+
+    /// A checkpoint left the network, or will be tried again.
+    pub(crate) fn on_published(&mut self, outcome: Outcome) {
+        let Some(job) = self.jobs.get(&outcome.checkpoint.job) else {
+            return;
+        };
+        let (address, why) = match outcome.result {
+            Ok(address) => (Some(address), None),
+            Err(why) => (None, Some(why)),
+        };
+        let checkpoint = &outcome.checkpoint;
+        if let Some(address) = &address {
+            tracing::info!(round = checkpoint.round, "checkpoint published: {address}");
+        }
+        job.events.push(
+            "published",
+            json!({
+                "round": checkpoint.round,
+                "checkpoint": checkpoint.root.to_string(),
+                "place": outcome.place,
+                "address": address,
+                "failed": why,
+            }),
+        );
     }
 
     /// The bytes of a committed delta file.

@@ -367,7 +367,7 @@ impl Service {
         if let Some(state) = job.tentative.take().filter(|s| s.hash == held.state) {
             job.model = Some(state);
         }
-        self.keep_checkpoint(id, &held.checkpoint);
+        self.keep_checkpoint(id, Round(held.closed.saturating_sub(1)), &held.checkpoint);
     }
 
     /// Where this node writes a job's checkpoints.

@@ -37,7 +37,7 @@ mod watch;
 pub use faults::{Fault, FaultError};
 pub use handle::JobsHandle;
 pub use hops::NodeHopKeys;
-pub use service::start;
+pub(crate) use service::start;
 
 /// Milliseconds since the Unix epoch: the machines' time, so that a restarted node's is later than its earlier one's.
 pub(crate) fn unix_ms() -> u64 {

@@ -128,10 +128,10 @@ impl Service {
     }
 
     fn close(&mut self, id: &CidBytes, body: Close, attests: Vec<Verified>) {
-        let checkpoint = body.checkpoint.clone();
+        let (round, checkpoint) = (body.round, body.checkpoint.clone());
         self.decide_another_view(id, &body);
         self.publish(Body::Close(body), attests);
-        self.keep_checkpoint(id, &checkpoint);
+        self.keep_checkpoint(id, round, &checkpoint);
     }
 
     /// For scenarios: the same entries in another order, in the name of the same view.

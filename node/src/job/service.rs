@@ -13,6 +13,7 @@ use crate::identity::NodeIdentity;
 use crate::link::Outbox;
 use crate::metrics::Metrics;
 use crate::net::{NetEvent, NetHandle};
+use crate::publish::{Outcome, Publication};
 use crate::role::Roles;
 use crate::runtime::Parts;
 use gym_protocol::ids::{CidBytes, PeerBytes};
@@ -52,6 +53,8 @@ pub(crate) struct Tools {
     pub(crate) programs: Programs,
     pub(crate) outbox: Outbox,
     pub(crate) publisher: Publisher,
+    /// Checkpoints on their way out of the network.
+    pub(crate) publication: Publication,
     done: mpsc::Sender<Done>,
 }
 
@@ -98,10 +101,11 @@ pub(crate) struct Service {
 ///
 /// # Errors
 /// When the trainer thread cannot be started.
-pub fn start(
+pub(crate) fn start(
     parts: Parts,
     chosen: Chosen,
     faults: Vec<Fault>,
+    (publication, published): (Publication, mpsc::Receiver<Outcome>),
 ) -> std::io::Result<(Arc<JobsHandle>, impl Future<Output = ()> + Send)> {
     let programs = parts.config.training.programs();
     let (done, finished) = mpsc::channel(DONE_QUEUE);
@@ -119,6 +123,7 @@ pub fn start(
         tools: Tools {
             keys: KnownKeys::new(&parts.identity),
             publisher: Publisher::new(parts.net.clone()),
+            publication,
             outbox: Outbox::new(parts.links, failed),
             home: parts.home,
             roles: parts.config.roles.clone(),
@@ -143,6 +148,7 @@ pub fn start(
         reported,
         link_failures,
         called,
+        published,
     };
     Ok((Arc::new(JobsHandle::new(calls)), service.run(inputs)))
 }
@@ -153,6 +159,7 @@ struct Inputs {
     reported: mpsc::Receiver<super::trainer::Report>,
     link_failures: mpsc::Receiver<PeerBytes>,
     called: mpsc::Receiver<Call>,
+    published: mpsc::Receiver<Outcome>,
 }
 
 impl Service {
@@ -171,6 +178,7 @@ impl Service {
                 Some(report) = inputs.reported.recv() => self.on_done(Done::Trainer(Box::new(report))),
                 Some(peer) = inputs.link_failures.recv() => self.on_done(Done::LinkDown(peer)),
                 Some(call) = inputs.called.recv() => self.on_call(call),
+                Some(outcome) = inputs.published.recv() => self.on_published(outcome),
                 _ = sync.tick() => self.ask_peers(),
                 () = tick => self.tick(),
             }

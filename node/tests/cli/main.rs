@@ -5,6 +5,7 @@
 mod content;
 mod content_killed;
 mod delta;
+mod hub;
 mod killed;
 mod limits;
 mod network;

@@ -1,7 +1,7 @@
 //! Where a command is carried out: by the running node, or here on the store that no node has.
 
-use super::bar::Bar;
 use crate::api::{Client, ClientError};
+use crate::cli::bar::Bar;
 use crate::config::Config;
 use crate::content::command::{Command, CommandError, Moved, PATIENCE};
 use crate::content::unixfs::Layout;

@@ -1,7 +1,6 @@
 //! `hanzod content ...`: with a running node through its API, else on the store of the home directly.
 
 mod ask;
-mod bar;
 mod show;
 
 use super::Context;

@@ -18,7 +18,7 @@ pub use export::{Limits, export};
 pub use file::{Layout, UnknownLayout};
 pub use node::{declared_size, links, may_have_links};
 pub use path::ContentPath;
-pub(crate) use path::escape_url;
+pub(crate) use path::{escape_url, is_safe_name};
 pub use read::{Entry, EntryKind, FileReader, Resolved, list, resolve};
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ pub(crate) fn escape_url(name: &str) -> String {
 }
 
 /// Whether a name stays inside the directory that it is written to, on every system.
-pub(super) fn is_safe_name(name: &str) -> bool {
+pub(crate) fn is_safe_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
         && name != "."

@@ -1,6 +1,6 @@
 //! Progress in bytes on standard error: a bar with rate and time left on a terminal, a line now and then elsewhere.
 
-use crate::cli::output;
+use super::output;
 use crate::content::command::Moved;
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;

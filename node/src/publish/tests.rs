@@ -1,0 +1,123 @@
+use super::*;
+use crate::content::unixfs::Layout;
+use crate::content::{self, Pin, bitswap};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+/// An IPFS node's RPC that fails the first time, and keeps what it is sent.
+#[derive(Clone, Default)]
+struct Rpc {
+    /// What it pins.
+    root: Arc<Mutex<String>>,
+    bodies: Arc<Mutex<Vec<Bytes>>>,
+}
+
+async fn take(State(rpc): State<Rpc>, body: Bytes) -> Response {
+    let mut bodies = rpc.bodies.lock().unwrap();
+    bodies.push(body);
+    if bodies.len() == 1 {
+        return (StatusCode::INTERNAL_SERVER_ERROR, "blockstore is busy").into_response();
+    }
+    let root = rpc.root.lock().unwrap();
+    format!("{{\"Root\":{{\"Cid\":{{\"/\":\"{root}\"}},\"PinErrorMsg\":\"\"}}}}\n").into_response()
+}
+
+async fn serve(rpc: Rpc) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new()
+        .route("/api/v0/dag/import", post(take))
+        .with_state(rpc);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    format!("http://{address}")
+}
+
+fn store(root: std::path::PathBuf) -> Content {
+    let config = content::Config {
+        root,
+        limit: 1 << 24,
+        layout: Layout::default(),
+        bitswap: bitswap::Config::default(),
+    };
+    content::open(config).unwrap().0
+}
+
+/// The file in a multipart body.
+fn part(body: &[u8]) -> &[u8] {
+    let find = |what: &[u8]| body.windows(what.len()).position(|w| w == what).unwrap();
+    let begin = find(b"\r\n\r\n") + 4;
+    let boundary = &body[..find(b"\r\n")];
+    let end = body[begin..]
+        .windows(boundary.len())
+        .position(|w| w == boundary)
+        .unwrap();
+    &body[begin..begin + end - 2]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checkpoint_goes_out_at_the_second_try_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = store(dir.path().join("store"));
+    let files = BTreeMap::from([("adapter_model.safetensors".to_owned(), vec![3; 600_000])]);
+    let added = content.add_map(files, Pin::No).await.unwrap();
+    let rpc = Rpc::default();
+    *rpc.root.lock().unwrap() = added.cid.to_string();
+    let config = Config {
+        ipfs_url: Some(serve(rpc.clone()).await),
+        ..Config::default()
+    };
+    let (outcomes, mut told) = mpsc::channel(4);
+    let (publication, publishing) = new(config, content, dir.path().join("scratch"), outcomes);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(publishing.run(stop.clone()));
+    let checkpoint = Checkpoint {
+        job: CidBytes::from_cid(&added.cid),
+        round: 4,
+        root: added.cid,
+    };
+    publication.offer(checkpoint.clone());
+    let first = told.recv().await.unwrap();
+    assert!(
+        first.result.as_ref().unwrap_err().contains("blockstore is busy"),
+        "{first:?}"
+    );
+    let second = told.recv().await.unwrap();
+    assert_eq!(second.result, Ok(format!("ipfs://{}", added.cid)));
+    assert_eq!(second.checkpoint, checkpoint);
+
+    // What it was sent is the checkpoint, whole.
+    let other = store(dir.path().join("other"));
+    let body = rpc.bodies.lock().unwrap()[1].clone();
+    let taken = car::read(other.store(), part(&body), |_| ()).unwrap();
+    assert_eq!(taken.roots, [added.cid]);
+    let file = content::ContentPath::from(added.cid).join("adapter_model.safetensors");
+    assert_eq!(other.cat(file, 1 << 20).await.unwrap(), vec![3; 600_000]);
+    // The same again is not sent again, and nothing is left on the way.
+    publication.offer(checkpoint);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(rpc.bodies.lock().unwrap().len(), 2);
+    assert_eq!(std::fs::read_dir(dir.path().join("scratch")).unwrap().count(), 0);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[test]
+fn addresses_without_a_scheme_are_refused() {
+    let config = Config {
+        ipfs_url: Some("127.0.0.1:5001".into()),
+        ..Config::default()
+    };
+    assert!(
+        config
+            .check()
+            .unwrap_err()
+            .to_string()
+            .contains("publish.ipfs_url")
+    );
+}
