@@ -18,10 +18,30 @@ pub(super) struct Window {
     bytes: u64,
     /// Moving average of block sizes, to count wants in bytes before their sizes are known.
     block: u64,
-    least_delay: Option<Duration>,
+    least: Option<Least>,
     rate: f64,
     sampled: u64,
     since: Instant,
+}
+
+/// The least delay of blocks of about this size: what a peer needs for a small block says nothing of large ones.
+#[derive(Debug, Clone, Copy)]
+struct Least {
+    delay: Duration,
+    size: u64,
+}
+
+impl Least {
+    fn or(self, delay: Duration, size: u64) -> Self {
+        if size >= 4 * self.size {
+            return Self { delay, size };
+        }
+        let is_less = delay < self.delay && size >= self.size / 2;
+        Self {
+            delay: if is_less { delay } else { self.delay },
+            size: self.size.max(size),
+        }
+    }
 }
 
 impl Window {
@@ -29,7 +49,7 @@ impl Window {
         Self {
             bytes: START,
             block: START_BLOCK,
-            least_delay: None,
+            least: None,
             rate: 0.0,
             sampled: 0,
             since: now,
@@ -39,7 +59,10 @@ impl Window {
     /// Takes note of a block that arrived `delay` after it was asked for.
     pub(super) fn on_block(&mut self, now: Instant, size: u64, delay: Duration) {
         self.block = (self.block * 7 + size).div_ceil(8);
-        self.least_delay = Some(self.least_delay.map_or(delay, |least| least.min(delay)));
+        self.least = Some(
+            self.least
+                .map_or(Least { delay, size }, |least| least.or(delay, size)),
+        );
         self.sampled += size;
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed >= SAMPLE {
@@ -67,7 +90,7 @@ impl Window {
     }
 
     fn resize(&mut self) {
-        let delay = self.least_delay.unwrap_or_default().as_secs_f64();
+        let delay = self.least.map_or(0.0, |least| least.delay.as_secs_f64());
         self.bytes = ((2.0 * self.rate * delay) as u64).clamp(MIN, MAX);
     }
 }
@@ -94,6 +117,17 @@ mod tests {
         assert!((14..=16).contains(&long.blocks()), "{}", long.blocks());
         let longest = after(200e6, Duration::from_millis(200), 256 << 10);
         assert_eq!(longest.blocks(), 32);
+    }
+
+    #[test]
+    fn quick_small_blocks_do_not_narrow_it_for_large_ones() {
+        let mut window = after(20e6, Duration::from_millis(1), 100);
+        let (start, rate) = (Instant::now() + Duration::from_secs(60), 20e6);
+        for index in 1..60_u32 {
+            let now = start + Duration::from_secs_f64(f64::from(index << 20) / rate);
+            window.on_block(now, 1 << 20, Duration::from_millis(150));
+        }
+        assert!((4..=6).contains(&window.blocks()), "{}", window.blocks());
     }
 
     #[test]
