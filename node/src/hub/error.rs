@@ -124,18 +124,17 @@ impl HubError {
     /// Whether another try may go better.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match self {
-            Self::Connection { .. } => true,
-            Self::Status { status, .. } => *status == 408 || *status == 429 || *status >= 500,
-            _ => false,
-        }
+        let worth_a_try = |status| matches!(status, 408 | 429 | 500..);
+        matches!(self, Self::Connection { .. })
+            || matches!(self, Self::Status { status, .. } if worth_a_try(*status))
     }
 
     /// The HTTP status, where there was one.
     pub(super) fn status(&self) -> Option<u16> {
-        match self {
-            Self::Status { status, .. } | Self::Forbidden { status, .. } => Some(*status),
-            _ => None,
+        if let Self::Status { status, .. } | Self::Forbidden { status, .. } = self {
+            Some(*status)
+        } else {
+            None
         }
     }
 }

@@ -438,7 +438,7 @@ fn a_checkpoint_is_pushed_whole() {
     assert_eq!(pushed["commit"], COMMIT);
     {
         let state = hub.state();
-        assert_eq!(state.commits, [files.clone()]);
+        assert_eq!(state.commits, std::slice::from_ref(&files));
         assert_eq!((state.verified.len(), state.fails), (2, 0));
         let created = state.created.clone().unwrap();
         assert_eq!(
