@@ -180,6 +180,29 @@ fn a_round_whose_quorum_died_is_tried_again_without_the_dead() {
     assert_eq!(round(&o, 1).summed, [0, 2]);
 }
 
+/// Whoever dies at once, with or without the only holder of its work: what is left closes nothing that is no quorum of the
+/// members whose work was to be summed, though it may be one of what can still be.
+#[test]
+fn the_rest_of_a_manifest_is_no_quorum_by_itself() {
+    let seen: &[Fault] = &[Fault::DieInReduce(1)];
+    let unseen: &[Fault] = &[Fault::DieInReduce(1), Fault::NoticedAfter(30_000)];
+    for members in 4..=7u32 {
+        for dead in (1..1u32 << members).filter(|dead| dead.count_ones() + 2 <= members) {
+            for fault in [seen, unseen] {
+                let dies = (0..members).filter(|m| dead >> m & 1 == 1);
+                let faults: Vec<_> = dies.map(|m| (m, fault)).collect();
+                let o = run(&scenario(members, &faults)).expect("the job parses");
+                let second = o.closes.iter().find(|c| c.round == 1);
+                let of_all = |signers: usize| 3 * signers > 2 * members as usize;
+                assert!(
+                    second.is_none_or(|c| c.view == 0 || of_all(c.signers)),
+                    "{members} members, dead {dead:b}: {second:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_member_that_is_silent_in_the_ring_is_replaced_but_summed() {
     let o = check(&scenario(4, &[(2, &[Fault::MuteInReduce(1)])]));

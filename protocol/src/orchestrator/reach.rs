@@ -81,12 +81,13 @@ impl Reducing {
         }
     }
 
-    /// Whether these, served as they are, can give a quorum: who does not serve cannot attest.
-    pub(super) fn can_close(entries: &[Entry]) -> bool {
+    /// Whether these, served as they are, can give a quorum: who does not serve cannot attest. It is a quorum of the first
+    /// manifest's members: were it one of those that are left, a part of a network could close a round by itself.
+    pub(super) fn can_close(&self, entries: &[Entry]) -> bool {
         let attesting = entries
             .iter()
             .filter(|e| entries.iter().any(|s| s.server == e.member));
-        3 * attesting.count() > 2 * entries.len()
+        3 * attesting.count() > 2 * self.first.len()
     }
 
     fn is_back(&mut self, peer: &PeerBytes) {

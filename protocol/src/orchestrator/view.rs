@@ -434,7 +434,7 @@ impl Orchestrator {
             self.void_round(now, "nobody is left to contribute", out);
             return;
         }
-        if !Reducing::can_close(&entries) {
+        if !r.can_close(&entries) {
             self.begin_waiting(now, out);
             return;
         }
