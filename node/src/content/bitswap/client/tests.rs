@@ -101,7 +101,7 @@ fn wants_are_shared_between_providers_within_their_windows() {
         .iter()
         .map(|peer| told(&out, peer, EntryKind::Block).len())
         .collect();
-    assert_eq!(shares, [8, 8], "2 MiB each, in blocks of 256 KiB");
+    assert_eq!(shares, [2, 2], "2 MiB each, in blocks that may have 1 MiB");
     let first = told(&out, &peers[0], EntryKind::Block)[0];
     let number = (0..100).find(|n| block(*n).0 == first).unwrap();
     let next = bench.bring(peers[0], number);
@@ -136,7 +136,7 @@ fn a_provider_that_says_no_is_passed_over_for_a_while() {
 #[test]
 fn a_provider_that_stalls_loses_its_share_at_once() {
     let (mut bench, peers) = Bench::with_peers(2);
-    let out = bench.want(8);
+    let out = bench.want(2);
     let mine = told(&out, &peers[0], EntryKind::Block);
     let (at, why) = bench.client.deadline(bench.now).unwrap();
     assert_eq!(
@@ -163,14 +163,14 @@ fn a_provider_that_stalls_loses_its_share_at_once() {
 #[test]
 fn wants_are_sent_again_after_a_reconnect() {
     let (mut bench, peers) = Bench::with_peers(1);
-    bench.want(3);
+    bench.want(2);
     let out = bench.handle(Event::Disconnected(peers[0]));
     assert!(
         out.iter().any(|action| matches!(action, Action::Dial(_))),
         "{out:?}"
     );
     let out = bench.handle(Event::Connected(peers[0]));
-    assert_eq!(told(&out, &peers[0], EntryKind::Block).len(), 3);
+    assert_eq!(told(&out, &peers[0], EntryKind::Block).len(), 2);
 }
 
 #[test]

@@ -7,8 +7,9 @@ use crate::content::bitswap::MAX_WANTS;
 const START: u64 = 2 << 20;
 const MIN: u64 = 1 << 20;
 const MAX: u64 = 8 << 20;
-/// Blocks are taken for full chunks until some have come.
-const START_BLOCK: u64 = 256 << 10;
+/// Blocks are taken for the largest usual chunks until some have come: Helia sends nothing at all when more than its largest
+/// message, 4 MiB, is asked of it at once.
+const START_BLOCK: u64 = 1 << 20;
 const SAMPLE: Duration = Duration::from_millis(100);
 
 /// Outstanding bytes follow twice the product of rate and least delay, between 1 and 8 MiB, so that a peer neither
@@ -16,7 +17,7 @@ const SAMPLE: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     bytes: u64,
-    /// Moving average of block sizes, to count wants in bytes before their sizes are known.
+    /// Moving average of block sizes, quick to rise, to count wants in bytes before their sizes are known.
     block: u64,
     least: Option<Least>,
     rate: f64,
@@ -58,7 +59,11 @@ impl Window {
 
     /// Takes note of a block that arrived `delay` after it was asked for.
     pub(super) fn on_block(&mut self, now: Instant, size: u64, delay: Duration) {
-        self.block = (self.block * 7 + size).div_ceil(8);
+        self.block = if size > self.block {
+            (self.block + size).div_ceil(2)
+        } else {
+            (7 * self.block + size) / 8
+        };
         self.least = Some(
             self.least
                 .map_or(Least { delay, size }, |least| least.or(delay, size)),
