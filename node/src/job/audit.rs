@@ -17,6 +17,8 @@ use gym_protocol::quant::SEGMENT;
 use gym_protocol::ring::{Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Elements of all deltas together up to which every chunk is replayed; above, one chunk at random.
 const WHOLE: usize = 1 << 26;
@@ -24,6 +26,9 @@ const WHOLE: usize = 1 << 26;
 const MOST: usize = 1 << 29;
 /// Members who are asked before there is a doubt.
 const FIRST_ASKED: usize = 3;
+/// Least deadlines of the ring that a member has to show its hops. One that was killed says nothing, and its connection may
+/// look alive for long.
+const PATIENCE: u64 = 3;
 
 /// What an audit needs; it runs beside the service's task.
 struct Auditor {
@@ -37,6 +42,7 @@ struct Auditor {
     keys: KnownKeys,
     hop_keys: NodeHopKeys,
     me: PeerBytes,
+    patience: Duration,
 }
 
 impl Service {
@@ -118,6 +124,7 @@ impl Service {
             keys: self.tools.keys.clone(),
             hop_keys: NodeHopKeys(self.tools.identity.clone()),
             me: self.tools.me(),
+            patience: Duration::from_millis(PATIENCE * job.body.spec.schedule.deadlines.ring_floor_ms),
             manifest,
             scope,
         })
@@ -243,11 +250,15 @@ impl Auditor {
             job: self.job.clone(),
             manifest,
         };
-        let reply = self.net.sync_request(peer, question.encode().ok()?).await;
-        match reply {
-            Ok(reply) => Answer::decode(&reply)?.envelopes.into_iter().next(),
-            Err(e) => {
+        let asked = self.net.sync_request(peer, question.encode().ok()?);
+        match timeout(self.patience, asked).await {
+            Ok(Ok(reply)) => Answer::decode(&reply)?.envelopes.into_iter().next(),
+            Ok(Err(e)) => {
                 tracing::debug!(peer = %peer, "does not show its hops: {e}");
+                None
+            }
+            Err(_) => {
+                tracing::debug!(peer = %peer, after = ?self.patience, "has not shown its hops");
                 None
             }
         }
