@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "ipfs"))
 import peers  # noqa: E402
 
 LINK = 8e6  # bytes a second
+LATE = 0.05  # seconds
 MIB = 1 << 20
 
 
@@ -161,7 +162,8 @@ class Link:
             while data := source.recv(16 << 10):
                 if rate:
                     with self.lock:
-                        self.free_at = max(self.free_at, time.monotonic()) + len(data) / rate
+                        # A wake-up that was late is made up for.
+                        self.free_at = max(self.free_at, time.monotonic() - LATE) + len(data) / rate
                         wait = self.free_at - time.monotonic()
                     if wait > 0.002:
                         time.sleep(wait)

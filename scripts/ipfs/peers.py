@@ -89,7 +89,8 @@ class Process(Peer):
         }
         self.child = subprocess.Popen(
             [str(part) for part in commands[kind]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            text=True, env={**os.environ, "GOLOG_LOG_LEVEL": "error"},
+            # Kubo leaves a log where it runs.
+            text=True, cwd=self.folder, env={**os.environ, "GOLOG_LOG_LEVEL": "error"},
         )
         started = self.order({"op": "start", "dir": str(self.folder / "repo")})
         self.peer, self.addresses = started["peer"], started["addresses"]
