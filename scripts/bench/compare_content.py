@@ -5,7 +5,6 @@
 
     64 MiB       one file, from one node to another of the same kind
     1,000 files  a directory of small ones
-    providers    64 MiB from four of our nodes against from one, each behind a link of 8 MB/s (a proxy of ours)
 
 Each turn has new nodes and new bytes. A transfer's time runs from the order until the bytes are written out; ours
 includes the start of the command line. Prints medians and ratios; see scripts/ipfs-interop for the packages.
@@ -16,19 +15,14 @@ import json
 import os
 import pathlib
 import random
-import socket
 import statistics
 import sys
 import tempfile
-import threading
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "ipfs"))
 import peers  # noqa: E402
 
-LINK = 8e6  # bytes a second
-LATE = 0.05  # seconds
 MIB = 1 << 20
 
 
@@ -41,8 +35,6 @@ def main():
             for what in ("64 MiB", "1,000 files"):
                 took = transfer(kind, what, turn, args.program)
                 note(seconds, (kind, what), took)
-        for count in (1, 4):
-            note(seconds, ("gym", f"{count} providers"), provided(count, turn, args.program))
     medians = {key: statistics.median(values) for key, values in seconds.items()}
     show(medians, args)
     return 0
@@ -70,8 +62,6 @@ def show(medians, args):
         for kind in args.peers:
             theirs = medians[kind, what]
             rows.append({"what": what, "peer": kind, "ours_s": ours, "theirs_s": theirs, "ratio": theirs / ours})
-    one, four = medians["gym", "1 providers"], medians["gym", "4 providers"]
-    rows.append({"what": "four providers against one", "peer": "gym", "ours_s": four, "theirs_s": one, "ratio": one / four})
     if args.json:
         print(json.dumps(rows))
         return
@@ -103,78 +93,6 @@ def transfer(kind, what, turn, program):
         with start(kind, program, folder / "giver") as giver, start(kind, program, folder / "taker") as taker:
             taker.connect(giver)
             return taker.get(giver.add(thing), folder / "out")
-
-
-def provided(count, turn, program):
-    with tempfile.TemporaryDirectory(prefix="gym-content-") as folder:
-        folder = pathlib.Path(folder)
-        thing = make(folder, "64 MiB", turn)
-        givers, links = [], []
-        taker = None
-        try:
-            for index in range(count):
-                givers.append(peers.Hanzod(program, folder / f"giver{index}"))
-                links.append(Link(givers[-1]))
-                cid = givers[-1].add(thing)
-            taker = peers.Hanzod(program, folder / "taker", [part for link in links for part in ("--bootstrap", link.address())])
-            wait_for(taker, givers)
-            return taker.get(cid, folder / "out")
-        finally:
-            for node in [*givers, *([taker] if taker else [])]:
-                node.stop()
-            for link in links:
-                link.stop()
-
-
-def wait_for(taker, givers):
-    deadline = time.monotonic() + 60
-    wanted = {giver.peer for giver in givers}
-    while not wanted <= {peer["peer"] for peer in json.loads(taker.call("peers", "--json"))}:
-        if time.monotonic() > deadline:
-            raise peers.Failed("not every provider was connected within 60 s")
-        time.sleep(0.1)
-
-
-class Link:
-    """Carries connections to a node, at most LINK bytes a second from it."""
-
-    def __init__(self, giver):
-        self.giver = giver
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.lock, self.free_at = threading.Lock(), 0.0
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def address(self):
-        return f"/ip4/127.0.0.1/tcp/{self.listener.getsockname()[1]}/p2p/{self.giver.peer}"
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", int(self.giver.address().split("/")[4])))
-            threading.Thread(target=self.carry, args=(near, far, None), daemon=True).start()
-            threading.Thread(target=self.carry, args=(far, near, LINK), daemon=True).start()
-
-    def carry(self, source, sink, rate):
-        try:
-            while data := source.recv(16 << 10):
-                if rate:
-                    with self.lock:
-                        # A wake-up that was late is made up for.
-                        self.free_at = max(self.free_at, time.monotonic() - LATE) + len(data) / rate
-                        wait = self.free_at - time.monotonic()
-                    if wait > 0.002:
-                        time.sleep(wait)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            source.close()
-            sink.close()
-
-    def stop(self):
-        self.listener.close()
 
 
 if __name__ == "__main__":
