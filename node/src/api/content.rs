@@ -36,20 +36,21 @@ pub(super) async fn command(
     let content = state.content()?.clone();
     let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     if accepts.is_some_and(|accepted| accepted.contains(LINES)) {
-        return Ok(lines(content, command, state.stop));
+        return Ok(lines(content, command, state));
     }
     let (meter, _) = watch::channel(Moved::default());
-    let answer = until_stop(&state.stop, content.run(command, meter)).await?;
+    let answer = until_stop(&state.stop, content.run(command, meter)).await;
+    let answer = answer.map_err(|error| error.noted(&state.metrics))?;
     Ok(Json(answer).into_response())
 }
 
 /// Progress as `{"progress": …}`, then `{"result": …}` or `{"error": …, "status": …}`. When the asker goes away the
 /// command ends.
-fn lines(content: Content, command: Command, stop: CancellationToken) -> Response {
+fn lines(content: Content, command: Command, state: State) -> Response {
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Infallible>>(4);
     tokio::spawn(async move {
         let (meter, mut moved) = watch::channel(Moved::default());
-        let work = until_stop(&stop, content.run(command, meter));
+        let work = until_stop(&state.stop, content.run(command, meter));
         tokio::pin!(work);
         let mut tick = tokio::time::interval(TELL_EVERY);
         let answer = loop {
@@ -63,7 +64,7 @@ fn lines(content: Content, command: Command, stop: CancellationToken) -> Respons
                 },
             }
         };
-        let last = match answer {
+        let last = match answer.map_err(|error| error.noted(&state.metrics)) {
             Ok(result) => json!({ "result": result }),
             Err(error) => json!({ "error": error.to_string(), "status": error.status().as_u16() }),
         };
@@ -92,11 +93,12 @@ async fn until_stop(
 fn api_error(error: &CommandError) -> ApiError {
     let text = error.to_string();
     match error {
+        CommandError::Fetch(FetchError::NoRoom { .. }) => ApiError::Conflict(text),
+        refused if refused.is_refusal() => ApiError::Refused(text),
         CommandError::Add(_) | CommandError::NoCid { .. } | CommandError::Car(_) => {
             ApiError::BadRequest(text)
         }
         CommandError::Read(_) | CommandError::Demand(DemandError::Read(_)) => ApiError::BadRequest(text),
-        CommandError::Fetch(FetchError::NoRoom { .. }) => ApiError::Conflict(text),
         CommandError::Fetch(_) | CommandError::Demand(_) | CommandError::Stalled { .. } => {
             ApiError::NotFound(text)
         }

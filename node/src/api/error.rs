@@ -1,5 +1,6 @@
 //! Errors as the API tells them.
 
+use crate::metrics::Metrics;
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,9 @@ pub enum ApiError {
     /// No or a wrong token.
     #[error("this needs the token in the node's api.json")]
     Unauthorized,
+    /// The content that was asked for is refused.
+    #[error("{0}")]
+    Refused(String),
     /// There is no such thing.
     #[error("{0}")]
     NotFound(String),
@@ -31,10 +35,20 @@ pub enum ApiError {
 }
 
 impl ApiError {
+    /// Counts refused content and says so in the log, which is where whoever did not ask himself looks.
+    pub(super) fn noted(self, metrics: &Metrics) -> Self {
+        if let Self::Refused(why) | Self::Conflict(why) = &self {
+            tracing::warn!("content is refused: {why}");
+            metrics.offence("refused_content");
+        }
+        self
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Self::BadRequest(_) => StatusCode::BAD_REQUEST,
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Refused(_) => StatusCode::UNPROCESSABLE_ENTITY,
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Conflict(_) => StatusCode::CONFLICT,
             Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,

@@ -210,7 +210,8 @@ impl Auditor {
         let mut parts = Vec::new();
         for entry in &self.manifest.entries {
             let from = [entry.server.clone(), entry.member.clone()];
-            let bytes = self.source.fetch(&entry.cid, &from).await?;
+            let limit = self.awaited.max_bytes();
+            let bytes = self.source.fetch(&entry.cid, &from, limit).await?;
             let awaited = Awaited {
                 member: entry.member.clone(),
                 ..self.awaited.clone()

@@ -131,6 +131,14 @@ pub(crate) struct Awaited {
     pub(crate) elements: usize,
 }
 
+impl Awaited {
+    /// Bytes that its file may have: values that LZ4 makes an eighth longer at most, and room for names and signatures.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        let values = (self.elements as u64).saturating_mul(4);
+        values.saturating_add(values / 8).saturating_add(4 << 20)
+    }
+}
+
 /// A delta file's form: layout, signatures, round, parent, finite values. The reason, and more for the log, when it does
 /// not hold.
 pub(crate) fn check(

@@ -25,8 +25,6 @@ use std::time::Duration;
 const MODEL_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 /// A checkpoint or delta is small; a round waits for it.
 const ROUND_DEADLINE: Duration = Duration::from_secs(120);
-/// The largest committed delta read.
-const MAX_DELTA: u64 = 4 << 30;
 
 /// Fetches everything under `cid` and writes it to `target`, unless it is there already.
 async fn materialise(
@@ -226,14 +224,15 @@ impl Service {
         );
     }
 
-    /// The bytes of a committed delta file.
+    /// The bytes of a committed delta file, at most `limit`.
     pub(crate) fn delta_fetch(
         &self,
         cid: &CidBytes,
         from: &[PeerBytes],
+        limit: u64,
     ) -> impl Future<Output = Result<Vec<u8>, String>> + Send + 'static {
         let (source, cid, from) = (self.delta_source(), cid.clone(), from.to_vec());
-        async move { source.fetch(&cid, &from).await }
+        async move { source.fetch(&cid, &from, limit).await }
     }
 
     /// Where committed deltas come from.
@@ -289,13 +288,18 @@ impl Service {
 pub(crate) struct DeltaSource(Content);
 
 impl DeltaSource {
-    /// The bytes of a committed delta file.
-    pub(crate) async fn fetch(&self, cid: &CidBytes, from: &[PeerBytes]) -> Result<Vec<u8>, String> {
+    /// The bytes of a committed delta file, at most `limit`: it is read into memory, and its maker is a stranger.
+    pub(crate) async fn fetch(
+        &self,
+        cid: &CidBytes,
+        from: &[PeerBytes],
+        limit: u64,
+    ) -> Result<Vec<u8>, String> {
         let root = cid.to_cid().map_err(|e| e.to_string())?;
         let providers = from.iter().filter_map(peer_id).collect();
         fetch_from(&self.0, root, providers, ROUND_DEADLINE).await?;
         let path = ContentPath::from(root).join(DELTA);
-        self.0.cat(path, MAX_DELTA).await.map_err(|e| e.to_string())
+        self.0.cat(path, limit).await.map_err(|e| e.to_string())
     }
 }
 

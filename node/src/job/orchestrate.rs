@@ -110,7 +110,7 @@ impl Service {
             parent,
             elements,
         };
-        let fetch = self.delta_fetch(&cid, from);
+        let fetch = self.delta_fetch(&cid, from, awaited.max_bytes());
         let (keys, job) = (self.tools.keys.clone(), id.clone());
         self.tools.spawn(async move {
             let outcome = match fetch.await {

@@ -195,7 +195,7 @@ impl Service {
                 };
                 let keys = self.tools.keys.clone();
                 let from = vec![entry.member.clone(), entry.server.clone()];
-                let fetch = self.delta_fetch(&entry.cid, &from);
+                let fetch = self.delta_fetch(&entry.cid, &from, awaited.max_bytes());
                 let job = id.clone();
                 self.tools.spawn(async move {
                     let delta = match fetch.await {

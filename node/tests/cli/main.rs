@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+mod bad_content;
 mod content;
 mod content_killed;
 mod delta;
@@ -12,3 +13,5 @@ mod network;
 mod support;
 mod training;
 mod transfer;
+#[path = "../content/wicked.rs"]
+mod wicked;

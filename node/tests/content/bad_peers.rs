@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use cid::Cid;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
-use hanzod::content::bitswap::{self, Event, MessageError, Offence, PROTOCOL};
+use hanzod::content::bitswap::{self, Counters, Event, MessageError, Offence, PROTOCOL};
 use hanzod::content::block::{MAX_BLOCK, RAW, cid_of};
 use hanzod::content::{FetchError, Pin};
 use libp2p::{Multiaddr, PeerId};
+use tokio::sync::oneshot;
 
 use crate::support::{Node, listen, noise_bytes, request, swarm};
+use crate::wicked::{field, frame, message_with_block, raw_cid, varint, want};
 
 /// Answers every stream with these bytes, once something was asked on it.
 async fn liar(answer: Vec<u8>) -> (PeerId, Multiaddr) {
@@ -86,6 +88,13 @@ async fn an_oversized_message_is_refused_by_its_length() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_a_byte_too_many_is_refused_before_it_arrives() {
+    let declared = (4 << 20) + 1;
+    let offence = fetch_from(|_| varint(declared)).await;
+    assert_eq!(offence, Offence::Message(MessageError::TooLong { declared }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_block_over_the_limit_is_refused() {
     let offence = fetch_from(|cid| frame(&message_with_block(&cid, &vec![0; MAX_BLOCK + 1]))).await;
     assert_eq!(
@@ -103,11 +112,34 @@ async fn a_message_that_is_none_is_refused() {
     );
 }
 
+/// Answers what it is asked with the start of a long message and then a byte now and again; tells when it was cut off.
+async fn drip() -> (PeerId, Multiaddr, oneshot::Receiver<()>) {
+    let mut swarm = swarm(libp2p_stream::Behaviour::new());
+    let (peer, address) = (*swarm.local_peer_id(), listen(&mut swarm).await);
+    let mut control = swarm.behaviour().new_control();
+    let mut incoming = control.accept(PROTOCOL).unwrap();
+    tokio::spawn(async move { while swarm.next().await.is_some() {} });
+    let (cut_off, heard) = oneshot::channel();
+    tokio::spawn(async move {
+        let (asker, mut asked) = incoming.next().await.unwrap();
+        asked.read_exact(&mut [0; 16]).await.unwrap();
+        let mut stream = control.open_stream(asker, PROTOCOL).await.unwrap();
+        let mut next = varint(1 << 20);
+        while stream.write_all(&next).await.is_ok() && stream.flush().await.is_ok() {
+            next = vec![0];
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let _ = cut_off.send(());
+    });
+    (peer, address, heard)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drip_is_a_stall_and_others_take_over() {
     let directory = tempfile::tempdir().unwrap();
     let config = bitswap::Config {
         stall: Duration::from_millis(500),
+        message: Duration::from_secs(2),
         ..bitswap::Config::default()
     };
     let honest = Node::start(&directory.path().join("honest"), config).await;
@@ -118,21 +150,112 @@ async fn a_drip_is_a_stall_and_others_take_over() {
         .await
         .unwrap()
         .cid;
-    // The start of a long message, and then nothing more.
-    let (peer, address) = liar([varint(1 << 20), vec![0; 10]].concat()).await;
+    let (peer, address, cut_off) = drip().await;
     node.know_at(peer, address).await;
     let mut wanted = request(root, &[]);
     wanted.providers = vec![peer];
     let fetch = node.content.fetch_dag(wanted);
-    tokio::time::timeout(Duration::from_secs(60), async {
-        while node.counters().await.stalls == 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await
-    .expect("the drip is noticed");
+    until(&node, |counters| counters.stalls > 0).await;
     node.dial(&honest).await;
     fetch.finish().await.unwrap();
+    // The message is given up too, whoever waits for it.
+    tokio::time::timeout(Duration::from_secs(60), cut_off)
+        .await
+        .expect("the stream is closed")
+        .unwrap();
+    until(&node, |counters| counters.slow == 1).await;
+}
+
+async fn until(node: &Node, done: impl Fn(&Counters) -> bool) {
+    let counted = async {
+        while !done(&node.counters().await) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), counted)
+        .await
+        .expect("it is noticed and counted");
+}
+
+/// Sends these frames to a node on one stream, from a peer that asks for nothing else.
+async fn send(node: &Node, frames: impl IntoIterator<Item = Vec<u8>>) -> PeerId {
+    let mut swarm = swarm(libp2p_stream::Behaviour::new());
+    let mut control = swarm.behaviour().new_control();
+    let peer = *swarm.local_peer_id();
+    swarm.dial(node.address.clone()).unwrap();
+    tokio::spawn(async move { while swarm.next().await.is_some() {} });
+    let mut stream = loop {
+        match control.open_stream(node.peer, PROTOCOL).await {
+            Ok(stream) => break stream,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    for frame in frames {
+        // The other side may hang up.
+        if stream.write_all(&frame).await.is_err() || stream.flush().await.is_err() {
+            break;
+        }
+    }
+    // The stream must outlive what was written to it.
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        drop(stream);
+    });
+    peer
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_wants_in_one_message_are_refused() {
+    // The shortest entries there are, with identity CIDs: a million make eight megabytes, and too many fit four.
+    let tiny = field(1, &field(1, &[1, 0x55, 0, 0]));
+    let cases = [
+        (1_000_000, None),
+        (400_000, Some(MessageError::TooManyEntries)),
+        (16_385, Some(MessageError::TooManyEntries)),
+    ];
+    for (count, expected) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let mut node = Node::start(directory.path(), bitswap::Config::default()).await;
+        let body = field(1, &tiny.repeat(count));
+        let expected = expected.unwrap_or(MessageError::TooLong {
+            declared: body.len() as u64,
+        });
+        let sender = send(&node, [frame(&body)]).await;
+        let Event::Offence { peer, offence } = node.event().await else {
+            panic!("expected an offence")
+        };
+        assert_eq!((peer, offence), (sender, Offence::Message(expected)));
+        assert_eq!(node.counters().await.offences, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_million_wants_in_many_messages_a_thousand_are_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = Node::start(&directory.path().join("node"), bitswap::Config::default()).await;
+    let frames = (0..62_u64).map(|message| {
+        let wants: Vec<u8> = (0..16_384_u64)
+            .flat_map(|entry| want(&raw_cid(&(message << 32 | entry).to_le_bytes())))
+            .collect();
+        frame(&field(1, &wants))
+    });
+    send(&node, frames).await;
+    until(&node, |counters| counters.dropped_wants == 62 * 16_384 - 1024).await;
+    // Others are served meanwhile.
+    let root = node
+        .content
+        .add_bytes(noise_bytes(1000, 1), Pin::No)
+        .await
+        .unwrap()
+        .cid;
+    let other = Node::start(&directory.path().join("other"), bitswap::Config::default()).await;
+    other.know(&node).await;
+    other
+        .content
+        .fetch_dag(request(root, &[&node]))
+        .finish()
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,32 +273,4 @@ async fn a_fetch_from_a_liar_alone_ends_at_its_deadline() {
         node.content.store().list().unwrap().is_empty(),
         "nothing forged is stored"
     );
-}
-
-/// The wire format, written apart from the code under test.
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut out = Vec::new();
-    loop {
-        let low = (value & 0x7f) as u8;
-        value >>= 7;
-        if value == 0 {
-            out.push(low);
-            return out;
-        }
-        out.push(low | 0x80);
-    }
-}
-
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    [vec![number << 3 | 2], varint(bytes.len() as u64), bytes.to_vec()].concat()
-}
-
-fn frame(body: &[u8]) -> Vec<u8> {
-    [varint(body.len() as u64), body.to_vec()].concat()
-}
-
-fn message_with_block(cid: &Cid, data: &[u8]) -> Vec<u8> {
-    let prefix = [vec![1], varint(cid.codec()), vec![0x12, 0x20]].concat();
-    let block = [field(1, &prefix), field(2, data)].concat();
-    [field(1, &[]), field(3, &block)].concat()
 }

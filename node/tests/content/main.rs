@@ -5,3 +5,4 @@
 mod bad_peers;
 mod exchange;
 mod support;
+mod wicked;

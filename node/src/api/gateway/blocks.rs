@@ -47,7 +47,14 @@ pub(super) async fn car(content: &Content, root: Cid) -> Result<Response, ApiErr
     content
         .fetch_for_people(root, crate::content::Pin::No, &meter)
         .await
-        .map_err(|error| ApiError::Timeout(error.to_string()))?;
+        .map_err(|error| {
+            let text = error.to_string();
+            if error.is_refusal() {
+                ApiError::Refused(text)
+            } else {
+                ApiError::Timeout(text)
+            }
+        })?;
     let (sender, receiver) = mpsc::channel(AHEAD);
     let store = Arc::clone(content.store());
     tokio::task::spawn_blocking(move || {

@@ -59,7 +59,18 @@ async fn serve(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let content = state.content()?;
+    let answer = answer(state.content()?, path, options, method, uri, headers).await;
+    answer.map_err(|error| error.noted(&state.metrics))
+}
+
+async fn answer(
+    content: &Content,
+    path: String,
+    options: Options,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let parsed: ContentPath = path
         .parse()
         .map_err(|e: ReadError| ApiError::BadRequest(e.to_string()))?;
@@ -127,6 +138,7 @@ fn not_modified(tag: &str) -> Response {
 fn refused(error: &DemandError) -> ApiError {
     let text = error.to_string();
     match error {
+        refused if refused.is_refusal() => ApiError::Refused(text),
         DemandError::Read(ReadError::NoEntry { .. }) => ApiError::NotFound(text),
         DemandError::Read(ReadError::Write { .. } | ReadError::Store(_)) => ApiError::Internal(text),
         DemandError::Read(_) => ApiError::BadRequest(text),

@@ -64,4 +64,8 @@ pub struct Counters {
     pub offences: u64,
     /// Times a peer stalled and lost its share.
     pub stalls: u64,
+    /// Messages that were begun and not finished in time; their streams were closed.
+    pub slow: u64,
+    /// Wants of peers that were over their limit and dropped.
+    pub dropped_wants: u64,
 }

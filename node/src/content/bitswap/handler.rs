@@ -69,6 +69,8 @@ pub(super) enum Report {
     /// The peer does not speak bitswap.
     Unsupported,
     Misconduct(MessageError),
+    /// A message did not arrive in time; its stream is closed.
+    Slow(Duration),
 }
 
 type Reading = BoxFuture<'static, Result<(Stream, Message), ReadFault>>;
@@ -150,7 +152,8 @@ impl Handler {
                     return Some(Report::Message(message));
                 }
                 Err(ReadFault::Message(error)) => return Some(Report::Misconduct(error)),
-                Err(fault @ (ReadFault::Closed(_) | ReadFault::Slow(_))) => {
+                Err(ReadFault::Slow(after)) => return Some(Report::Slow(after)),
+                Err(fault @ ReadFault::Closed(_)) => {
                     tracing::trace!(%fault, "bitswap stream ended");
                 }
             }

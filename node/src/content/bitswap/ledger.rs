@@ -207,8 +207,20 @@ impl Account {
         );
         if was.is_none_or(|want| want.stage != Stage::Queued) {
             self.queue.push_back(entry.cid);
+            self.bound_queue();
         }
         Taken::Kept
+    }
+
+    /// A cancelled want leaves its place in the queue behind: wants and cancels in turn must not make it grow.
+    fn bound_queue(&mut self) {
+        if self.queue.len() <= 2 * MAX_WANTS {
+            return;
+        }
+        let mut seen = BTreeSet::new();
+        let wants = &self.wants;
+        let is_queued = |cid: &Cid| wants.get(cid).is_some_and(|want| want.stage == Stage::Queued);
+        self.queue.retain(|cid| is_queued(cid) && seen.insert(*cid));
     }
 
     fn on_block(&mut self, cid: &Cid) -> Queued {
@@ -345,6 +357,22 @@ mod tests {
         ledger.on_answered(peer, &given(&turn));
         ledger.on_sent(peer);
         assert!(!ledger.has_wants(&peer));
+    }
+
+    #[test]
+    fn wants_and_cancels_in_turn_take_no_memory() {
+        let mut ledger = Ledger::default();
+        let peer = PeerId::random();
+        for number in 0..20_000 {
+            let entries = [
+                Entry::want(cid(number % 7), EntryKind::Block),
+                Entry::cancel(cid(number % 7)),
+            ];
+            ledger.on_entries(peer, Scope::Changes, &entries);
+            assert!(ledger.accounts[&peer].queue.len() <= 2 * MAX_WANTS);
+        }
+        ledger.on_entries(peer, Scope::Changes, &wants(3..5));
+        assert_eq!(ledger.next_turn().unwrap().entries, wants(3..5));
     }
 
     #[test]

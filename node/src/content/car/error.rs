@@ -85,3 +85,23 @@ pub enum CarError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+impl CarError {
+    /// Whether the file or content itself is refused.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Header { .. }
+            | Self::Truncated { .. }
+            | Self::Frame { .. }
+            | Self::Block { .. }
+            | Self::NoRoot { .. }
+            | Self::Node { .. } => true,
+            Self::Io { .. }
+            | Self::Stream(_)
+            | Self::Exists { .. }
+            | Self::Missing { .. }
+            | Self::Store(_) => false,
+        }
+    }
+}

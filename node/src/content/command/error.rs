@@ -11,6 +11,23 @@ use crate::content::unixfs::{AddError, ReadError};
 use crate::content::{DemandError, FetchError};
 
 impl CommandError {
+    /// Whether the content itself is refused: what a stranger made would harm, or makes no sense.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Read(error) => error.is_refusal(),
+            Self::Fetch(error) => error.is_refusal(),
+            Self::Demand(error) => error.is_refusal(),
+            Self::Car(error) => error.is_refusal(),
+            Self::Add(_)
+            | Self::Store(_)
+            | Self::Offline(_)
+            | Self::Stalled { .. }
+            | Self::NoCid { .. }
+            | Self::NotPinned { .. } => false,
+        }
+    }
+
     /// Whether it needs a running node, which there is not.
     #[must_use]
     pub fn is_offline(&self) -> bool {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::{Content, FetchError, blocking};
 use crate::content::bitswap::{Arrival, Session};
 use crate::content::store::Store;
-use crate::content::unixfs::{self, ContentPath, Entry, FileReader, ReadError, Resolved};
+use crate::content::unixfs::{self, ContentPath, Entry, FileReader, Limits, ReadError, Resolved};
 
 /// Why content could not be read, held or not.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,18 @@ pub enum DemandError {
         /// How long it was waited for.
         patience: Duration,
     },
+}
+
+impl DemandError {
+    /// Whether the content itself is refused.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Read(error) => error.is_refusal(),
+            Self::Fetch(error) => error.is_refusal(),
+            Self::Nobody { .. } => false,
+        }
+    }
 }
 
 /// Reads paths, fetching the blocks that are missing one by one.
@@ -72,13 +84,26 @@ impl Demand {
         .await
     }
 
-    /// The size of a file in bytes.
+    /// The size of a file in bytes, within the limit of what is ever read out.
     ///
     /// # Errors
     /// [`DemandError`].
     pub async fn file_size(&mut self, path: ContentPath) -> Result<u64, DemandError> {
-        self.read(move |store| FileReader::open(store, &path).map(|reader| reader.size()))
-            .await
+        let root = path.root;
+        let size = self
+            .read(move |store| FileReader::open(store, &path).map(|reader| reader.size()))
+            .await?;
+        let limit = Limits::default().bytes;
+        if size <= limit {
+            return Ok(size);
+        }
+        let what = "bytes";
+        Err(ReadError::OverLimit {
+            cid: root,
+            limit,
+            what,
+        }
+        .into())
     }
 
     /// Fetches one block.

@@ -80,6 +80,17 @@ pub enum FetchError {
     },
 }
 
+impl FetchError {
+    /// Whether the content itself is refused.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Block(_) | Self::Node { .. } | Self::NoRoom { .. } | Self::TooManyBlocks { .. } => true,
+            Self::Deadline { .. } | Self::Offline { .. } | Self::Store(_) => false,
+        }
+    }
+}
+
 impl From<StoreError> for FetchError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))

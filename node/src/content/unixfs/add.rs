@@ -10,7 +10,7 @@ use cid::Cid;
 use super::dagpb::{Link, PbNode};
 use super::file::FileBuilder;
 use super::node::directory_header;
-use super::path::is_safe_name;
+use super::path::is_portable_name;
 use super::{AddError, Layout};
 use crate::content::block::{DAG_PB, cid_of};
 use crate::content::store::{Store, StoreError};
@@ -205,7 +205,7 @@ struct DirectoryBuilder {
 
 impl DirectoryBuilder {
     fn entry(&mut self, name: String, added: Added) -> Result<(), AddError> {
-        if !is_safe_name(&name) {
+        if !is_portable_name(&name) {
             return Err(AddError::Name { name });
         }
         self.links.push(Link {

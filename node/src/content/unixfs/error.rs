@@ -44,6 +44,9 @@ pub enum NodeError {
         /// The declared width.
         fanout: u64,
     },
+    /// A part of a sharded directory that stands in it twice.
+    #[error("a sharded directory holds this part of itself twice, as a bomb does")]
+    RepeatedShard,
 }
 
 /// Why content could not be added. Blocks written before the failure stay and are reused by the next try.
@@ -61,7 +64,10 @@ pub enum AddError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A name that no file system should be given.
-    #[error("{name:?} cannot name a file in content: it is empty, special, too long, or holds a separator")]
+    #[error(
+        "{name:?} cannot name a file in content: it is empty, too long, special on some system (a device such as CON, a colon, \
+         a dot or space at the end), or holds a separator; rename it"
+    )]
     Name {
         /// The name.
         name: String,
@@ -166,8 +172,36 @@ pub enum ReadError {
         /// The directory's CID.
         directory: Cid,
     },
+    /// A name that some systems take for a device, a drive or another name.
+    #[error(
+        "directory {directory} has an entry named {name:?}, which is not written to disk: some systems take it for a device \
+         or another name. `hanzod content cat {directory}/NAME` reads its entries one by one"
+    )]
+    UnportableName {
+        /// The name.
+        name: String,
+        /// The directory's CID.
+        directory: Cid,
+    },
+    /// It does not fit the disk.
+    #[error(
+        "{cid} unfolds to {bytes} bytes, and the disk of {} has {free} free; nothing was written. Free some space or \
+         choose a target on another disk", path.display()
+    )]
+    NoSpace {
+        /// What was to be written.
+        cid: Cid,
+        /// Bytes it takes.
+        bytes: u64,
+        /// Bytes there are.
+        free: u64,
+        /// Where.
+        path: PathBuf,
+    },
     /// More than the caller allows: a bomb, or a limit set too low.
-    #[error("{cid} unfolds to more than {limit} {what}; raise the limit if you trust it")]
+    #[error(
+        "{cid} unfolds to more than {limit} {what}, which is refused: it is a bomb, or larger than anything this program reads out"
+    )]
     OverLimit {
         /// The root.
         cid: Cid,

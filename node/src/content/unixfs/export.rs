@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use cid::Cid;
 
+use super::path::is_portable_name;
 use super::read::{EntryKind, FileReader, list, resolve};
+use super::unfold::unfold;
 use super::{ContentPath, ReadError};
 use crate::content::store::Store;
 
@@ -32,7 +34,8 @@ impl Default for Limits {
 }
 
 /// Writes the file or directory at `path` to `target`, which must not exist: everything goes to a temporary name
-/// beside it first, which is removed on failure. Returns the bytes written.
+/// beside it first, which is removed on failure. What it unfolds to is counted before, and held against the limits and
+/// the room on the disk. Returns the bytes written.
 ///
 /// # Errors
 /// [`ReadError`]; nothing is left at `target` then.
@@ -42,76 +45,68 @@ pub fn export(store: &Store, path: &ContentPath, target: &Path, limits: Limits) 
             path: target.to_owned(),
         });
     }
+    let found = resolve(store, path)?;
+    let unfolded = unfold(store, &found.cid, found.kind, &limits)?;
+    check_room(target, &found.cid, unfolded.bytes)?;
     let temporary = temporary_name(target)?;
-    let mut writer = Writer {
-        store,
-        root: path.root,
-        limits,
-        bytes: 0,
-        entries: 0,
-    };
-    let written = resolve(store, path)
-        .and_then(|found| writer.write(&found.cid, found.kind, &temporary, 0))
+    let written = write(store, &found.cid, found.kind, &temporary)
         .and_then(|()| flush(&temporary).map_err(write_error(target)))
         .and_then(|()| fs::rename(&temporary, target).map_err(write_error(target)));
     if let Err(error) = written {
         discard(&temporary);
         return Err(error);
     }
-    Ok(writer.bytes)
+    Ok(unfolded.bytes)
 }
 
-struct Writer<'a> {
-    store: &'a Store,
-    root: Cid,
-    limits: Limits,
-    bytes: u64,
-    entries: u64,
+/// Refuses what does not fit the disk that `target` is on.
+fn check_room(target: &Path, cid: &Cid, bytes: u64) -> Result<(), ReadError> {
+    let above = target
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let disk = rustix::fs::statvfs(above).map_err(|error| write_error(target)(error.into()))?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if bytes <= free {
+        return Ok(());
+    }
+    Err(ReadError::NoSpace {
+        cid: *cid,
+        bytes,
+        free,
+        path: above.to_owned(),
+    })
 }
 
-impl Writer<'_> {
-    fn write(&mut self, cid: &Cid, kind: EntryKind, target: &Path, depth: u64) -> Result<(), ReadError> {
-        self.entries += 1;
-        self.check(self.entries, self.limits.entries, "entries")?;
-        self.check(depth, self.limits.depth, "nested directories")?;
-        match kind {
-            EntryKind::File => self.write_file(cid, target),
-            EntryKind::Directory => self.write_directory(cid, target, depth),
-        }
+fn write(store: &Store, cid: &Cid, kind: EntryKind, target: &Path) -> Result<(), ReadError> {
+    match kind {
+        EntryKind::File => write_file(store, cid, target),
+        EntryKind::Directory => write_directory(store, cid, target),
     }
+}
 
-    fn write_directory(&mut self, cid: &Cid, target: &Path, depth: u64) -> Result<(), ReadError> {
-        fs::create_dir(target).map_err(write_error(target))?;
-        for entry in list(self.store, cid)? {
-            let kind = resolve(self.store, &entry.cid.into())?.kind;
-            self.write(&entry.cid, kind, &target.join(&entry.name), depth + 1)?;
+fn write_directory(store: &Store, cid: &Cid, target: &Path) -> Result<(), ReadError> {
+    fs::create_dir(target).map_err(write_error(target))?;
+    for entry in list(store, cid)? {
+        if !is_portable_name(&entry.name) {
+            return Err(ReadError::UnportableName {
+                name: entry.name,
+                directory: *cid,
+            });
         }
-        Ok(())
+        let kind = resolve(store, &entry.cid.into())?.kind;
+        write(store, &entry.cid, kind, &target.join(&entry.name))?;
     }
+    Ok(())
+}
 
-    /// The declared size is checked before a byte is written, and the reader holds the blocks to it.
-    fn write_file(&mut self, cid: &Cid, target: &Path) -> Result<(), ReadError> {
-        let mut reader = FileReader::open(self.store, &(*cid).into())?;
-        self.bytes = self.bytes.saturating_add(reader.size());
-        self.check(self.bytes, self.limits.bytes, "bytes")?;
-        let mut file = File::create_new(target).map_err(write_error(target))?;
-        while let Some(bytes) = reader.next_bytes()? {
-            file.write_all(&bytes).map_err(write_error(target))?;
-        }
-        Ok(())
+fn write_file(store: &Store, cid: &Cid, target: &Path) -> Result<(), ReadError> {
+    let mut reader = FileReader::open(store, &(*cid).into())?;
+    let mut file = File::create_new(target).map_err(write_error(target))?;
+    while let Some(bytes) = reader.next_bytes()? {
+        file.write_all(&bytes).map_err(write_error(target))?;
     }
-
-    fn check(&self, value: u64, limit: u64, what: &'static str) -> Result<(), ReadError> {
-        if value <= limit {
-            Ok(())
-        } else {
-            Err(ReadError::OverLimit {
-                cid: self.root,
-                limit,
-                what,
-            })
-        }
-    }
+    Ok(())
 }
 
 /// Makes everything under a path durable at once: one file after another takes a second for a hundred.

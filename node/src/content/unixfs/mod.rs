@@ -11,6 +11,7 @@ mod file;
 mod node;
 mod path;
 mod read;
+mod unfold;
 
 pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader, measure};
 pub use error::{AddError, NodeError, ReadError};

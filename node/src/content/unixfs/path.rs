@@ -88,6 +88,22 @@ pub(crate) fn escape_url(name: &str) -> String {
     out
 }
 
+/// Whether a name can be written to disk as it is on every system: none that Windows takes for a device, a drive, a stream
+/// of another file, or the same name without its last character.
+pub(super) fn is_portable_name(name: &str) -> bool {
+    const DEVICES: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
+    let stem = name.split('.').next().unwrap_or(name).trim_end();
+    let is_device = DEVICES.iter().any(|device| stem.eq_ignore_ascii_case(device));
+    let is_port = stem.char_indices().nth(3).is_some_and(|(at, digit)| {
+        ["COM", "LPT"]
+            .iter()
+            .any(|port| stem[..at].eq_ignore_ascii_case(port))
+            && matches!(digit, '0'..='9' | '¹' | '²' | '³')
+            && stem[at..].chars().count() == 1
+    });
+    is_safe_name(name) && !is_device && !is_port && !name.contains(':') && !name.ends_with(['.', ' '])
+}
+
 /// Whether a name stays inside the directory that it is written to, on every system.
 pub(crate) fn is_safe_name(name: &str) -> bool {
     !name.is_empty()
@@ -96,4 +112,43 @@ pub(crate) fn is_safe_name(name: &str) -> bool {
         && name != ".."
         && !name.contains(['/', '\\', '\0'])
         && !name.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_systems_are_known() {
+        for name in [
+            "CON",
+            "con.txt",
+            "nul",
+            "Aux.tar.gz",
+            "COM1",
+            "lpt9.log",
+            "COM¹",
+            "a.",
+            "a ",
+            "C:",
+            "C:x",
+            "a:b",
+            "con .x",
+        ] {
+            assert!(!is_portable_name(name) && is_safe_name(name), "{name:?}");
+        }
+        for name in [
+            "console",
+            "COM",
+            "COM10",
+            "LPTX",
+            "nulls.txt",
+            "a.b",
+            ".hidden",
+            "ünder",
+            "com1x",
+        ] {
+            assert!(is_portable_name(name), "{name:?}");
+        }
+    }
 }

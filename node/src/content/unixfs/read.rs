@@ -9,7 +9,7 @@ use cid::Cid;
 use super::dagpb::Link;
 use super::node::{FileNode, Node, Part};
 use super::path::is_safe_name;
-use super::{ContentPath, ReadError};
+use super::{ContentPath, NodeError, ReadError};
 use crate::content::store::{Store, StoreError};
 
 /// Levels of a file's tree; 174^8 chunks are more than any disk holds.
@@ -243,7 +243,7 @@ pub(super) fn load(store: &Store, cid: &Cid) -> Result<Node, ReadError> {
 fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result<Vec<Link>, ReadError> {
     let mut entries = Vec::new();
     let mut todo: Vec<(usize, Link)> = links.into_iter().map(|link| (prefix, link)).collect();
-    let mut loaded = 0;
+    let mut loaded = BTreeSet::new();
     while let Some((prefix, mut link)) = todo.pop() {
         let Some(name) = link.name.get(prefix..).map(str::to_owned) else {
             return Err(ReadError::UnsafeName {
@@ -254,13 +254,19 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
         if !name.is_empty() {
             link.name = name;
             entries.push(link);
+        } else if !loaded.insert(link.cid) {
+            // Names in two places are never the same, so this can only be a bomb.
+            let reason = NodeError::RepeatedShard;
+            return Err(ReadError::Node {
+                cid: link.cid,
+                reason,
+            });
         } else if let Node::Shard { prefix, links } = load(store, &link.cid)? {
-            loaded += 1;
             todo.extend(links.into_iter().map(|link| (prefix, link)));
         } else {
             return Err(ReadError::NotDirectory { cid: link.cid });
         }
-        if entries.len() + todo.len() + loaded > MAX_SHARD_ENTRIES {
+        if entries.len() + todo.len() + loaded.len() > MAX_SHARD_ENTRIES {
             let limit = MAX_SHARD_ENTRIES as u64;
             return Err(ReadError::OverLimit {
                 cid: *root,
@@ -273,6 +279,28 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
 }
 
 impl ReadError {
+    /// Whether the content itself is refused: what a stranger made would harm, or makes no sense.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Node { .. }
+            | Self::PartSize { .. }
+            | Self::Symlink { .. }
+            | Self::UnsafeName { .. }
+            | Self::UnportableName { .. }
+            | Self::NoSpace { .. }
+            | Self::OverLimit { .. } => true,
+            Self::Missing { .. }
+            | Self::Store(_)
+            | Self::NoEntry { .. }
+            | Self::Path { .. }
+            | Self::IsDirectory { .. }
+            | Self::NotDirectory { .. }
+            | Self::Exists { .. }
+            | Self::Write { .. } => false,
+        }
+    }
+
     /// The block that has to be fetched before another try makes sense.
     #[must_use]
     pub fn missing_block(&self) -> Option<Cid> {

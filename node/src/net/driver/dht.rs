@@ -101,6 +101,9 @@ impl Driver {
             ("gym_bitswap_sent_bytes_total", counters.bytes_sent),
             ("gym_bitswap_sent_blocks_total", counters.blocks_sent),
             ("gym_bitswap_duplicate_blocks_total", counters.duplicates),
+            ("gym_bitswap_stalls_total", counters.stalls),
+            ("gym_bitswap_slow_messages_total", counters.slow),
+            ("gym_bitswap_dropped_wants_total", counters.dropped_wants),
         ];
         for (name, value) in figures {
             self.metrics.set(name, &[], value);

@@ -74,6 +74,8 @@ struct Peer {
     outbox: Vec<Entry>,
     wants: InFlight,
     keep: Option<Keep>,
+    /// Its wants that were over the limit.
+    dropped_wants: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +176,10 @@ impl Behaviour {
             Report::Message(message) => self.on_message(peer, message),
             Report::Progress => self.client_event(ClientEvent::Progress(peer)),
             Report::Unsupported => self.client_event(ClientEvent::Mute(peer)),
+            Report::Slow(after) => {
+                tracing::info!(%peer, ?after, "a peer began a message and did not finish it: its stream is closed");
+                self.counters.slow += 1;
+            }
             Report::Misconduct(error) => {
                 self.client_event(ClientEvent::Misconduct {
                     peer,
@@ -196,9 +202,7 @@ impl Behaviour {
             return;
         }
         let dropped = self.ledger.on_entries(peer, message.scope, &message.entries);
-        if dropped > 0 {
-            tracing::debug!(%peer, dropped, "wants over the limit of {MAX_WANTS} are not kept");
-        }
+        self.on_dropped(peer, dropped as u64);
         if !message.presences.is_empty() {
             self.client_event(ClientEvent::Presences {
                 peer,
@@ -211,6 +215,18 @@ impl Behaviour {
                 blocks: message.blocks,
             });
         }
+    }
+
+    /// Said once for as long as the peer stays: it may go on and on.
+    fn on_dropped(&mut self, id: PeerId, dropped: u64) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| dropped > 0) else {
+            return;
+        };
+        if peer.dropped_wants == 0 {
+            tracing::info!(peer = %id, dropped, "a peer wants more than {MAX_WANTS} blocks at once: the rest is dropped");
+        }
+        peer.dropped_wants += dropped;
+        self.counters.dropped_wants += dropped;
     }
 
     fn on_command(&mut self, command: Command) {
