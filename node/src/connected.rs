@@ -47,11 +47,14 @@ impl Connected {
         tasks: &mut JoinSet<()>,
     ) -> Result<Self, StartError> {
         let (identity, metrics) = (Arc::clone(&setup.identity), setup.metrics.clone());
+        let direct = setup.config.direct_sockets;
         let started = Driver::start(setup)?;
         let context = LinkContext {
             identity: Arc::clone(&identity),
             net: started.handle.clone(),
             streams: started.streams,
+            doors: started.doors,
+            direct,
             events: started.event_sender,
             metrics: metrics.clone(),
             stop: stop.clone(),

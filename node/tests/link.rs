@@ -10,7 +10,7 @@ use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
 use hanzod::link::{Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Rates};
 use hanzod::metrics::Metrics;
-use hanzod::net::{self, Acceptance, Driver, Mdns, NetEvent, NetHandle, Topic};
+use hanzod::net::{self, Acceptance, DirectSockets, Driver, Mdns, NetEvent, NetHandle, Topic};
 use hanzod::role::{Role, Roles};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,6 +62,8 @@ impl Peer {
             identity: Arc::clone(&identity),
             net: started.handle.clone(),
             streams: started.streams,
+            doors: started.doors,
+            direct: DirectSockets::On,
             events: started.event_sender,
             metrics: metrics.clone(),
             stop: stop.clone(),

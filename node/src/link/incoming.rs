@@ -5,7 +5,8 @@ use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetEvent, peer_bytes};
-use futures::{AsyncWriteExt, StreamExt};
+use futures::io::BufReader;
+use futures::{AsyncRead, AsyncWriteExt, StreamExt};
 use gym_crypto::link::{HandshakeError, INIT_BYTES, OpenError, Opener, PendingReceiver, respond};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
@@ -20,6 +21,8 @@ use tokio::time::timeout;
 /// Links accepted at once, and from one peer: its current one, and those it has given up but that we still hold.
 const MAX_LINKS: usize = 1024;
 const MAX_LINKS_OF_PEER: usize = 4;
+/// What is read of a direct socket at once where a frame's head is expected; payloads go past it.
+const SOCKET_BUFFER: usize = 2048;
 /// How long telling the reason for closing a link may take.
 const WORDS_DEADLINE: Duration = Duration::from_secs(2);
 /// How long after a cut-off frame the peer must still be connected for it to be an offence.
@@ -145,7 +148,18 @@ impl Incoming {
             Ok(Err(end)) => return end,
             Err(_) => return End::Quiet,
         };
-        let result = self.frames(pending, stream).await;
+        let direct = match timeout(OPEN_DEADLINE, self.context.offer_socket(stream)).await {
+            Ok(Ok(direct)) => direct,
+            Ok(Err(error)) => return quiet_or_oversized(&error),
+            Err(_) => return End::Quiet,
+        };
+        let result = match direct {
+            Some(socket) => {
+                let mut socket = BufReader::with_capacity(SOCKET_BUFFER, socket);
+                self.frames(pending, &mut socket).await
+            }
+            None => self.frames(pending, stream).await,
+        };
         match result {
             Ok(()) => End::Quiet,
             Err(end) => end,
@@ -191,7 +205,10 @@ impl Incoming {
         }
     }
 
-    async fn frames(&self, pending: PendingReceiver, stream: &mut Stream) -> Result<(), End> {
+    async fn frames<T>(&self, pending: PendingReceiver, stream: &mut T) -> Result<(), End>
+    where
+        T: AsyncRead + Unpin,
+    {
         let mut state = Receiving::Pending(Box::new(pending));
         let mut reader = Reader::new(self.context.buffers.clone());
         loop {
@@ -221,7 +238,10 @@ impl Incoming {
     }
 
     /// The next frame; `None` when the link was closed or lost between frames, or is idle.
-    async fn next_frame(&self, stream: &mut Stream, reader: &mut Reader) -> Result<Option<Frame>, End> {
+    async fn next_frame<T>(&self, stream: &mut T, reader: &mut Reader) -> Result<Option<Frame>, End>
+    where
+        T: AsyncRead + Unpin,
+    {
         match timeout(IDLE, frame::read(stream, reader)).await {
             Ok(Ok(frame)) => Ok(frame),
             Ok(Err(FrameError::Offence(what))) => Err(End::Offence(what)),

@@ -2,7 +2,8 @@
 //! opened by the sender when it first has something to send.
 //!
 //! On the stream, every message is a u32 length and that many bytes: message 1 from the sender, message 2 from the
-//! receiver, then sealed frames from the sender, each `u32 header length ‖ header ‖ sealed payload`. The header is the
+//! receiver, the receiver's offer of a direct socket and whether the sender takes it (`way`), then, on the one or the
+//! other, sealed frames from the sender, each `u32 header length ‖ header ‖ sealed payload`. The header is the
 //! wire encoding of [`LinkHeader`], in clear; its bytes are the seal's associated data. A receiver that closes a link for
 //! an offence first says why, in one frame of text.
 //!
@@ -19,6 +20,7 @@ mod outgoing;
 mod pool;
 mod rate;
 mod watch;
+mod way;
 
 pub use buffers::Buffers;
 pub use incoming::Acceptor;
@@ -29,7 +31,7 @@ pub use rate::Rates;
 
 use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;
-use crate::net::{NetEvent, NetHandle};
+use crate::net::{DirectSockets, Doors, NetEvent, NetHandle};
 use gym_crypto::link::{Config, HandshakeError, LinkParty};
 use gym_protocol::message::LinkKind;
 use libp2p::StreamProtocol;
@@ -62,6 +64,10 @@ pub struct LinkContext {
     pub net: NetHandle,
     /// Opens and accepts streams.
     pub streams: libp2p_stream::Control,
+    /// Where direct sockets come in.
+    pub doors: Doors,
+    /// Whether there are any.
+    pub direct: DirectSockets,
     /// Takes what arrives.
     pub events: mpsc::Sender<NetEvent>,
     /// Where bytes and offences are counted.

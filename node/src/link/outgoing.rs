@@ -14,6 +14,7 @@ use gym_protocol::cbor::{self, CborError};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use libp2p::Stream;
+use libp2p::tcp::tokio::TcpStream;
 use std::io;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -46,7 +47,10 @@ struct Link {
     sealer: Sealer,
     /// The last sealed payload; its memory is used again.
     sealed: Vec<u8>,
-    stream: WriteHalf<Stream>,
+    /// Where the link was set up: the receiver's words come there.
+    control: WriteHalf<Stream>,
+    /// Where frames go when not on `control`.
+    direct: Option<TcpStream>,
     /// Ends when the receiver closes the link: with its words, or silently.
     closed: BoxFuture<'static, io::Result<Vec<u8>>>,
 }
@@ -71,6 +75,24 @@ enum SendError {
     Late(&'static str),
     #[error("the node is shutting down")]
     Stopped,
+}
+
+impl Link {
+    /// Writes `head` and what was sealed as one frame.
+    async fn write(&mut self, head: &[u8]) -> io::Result<()> {
+        let parts = [head, &self.sealed];
+        match &mut self.direct {
+            Some(socket) => write_frame(socket, &parts).await,
+            None => write_frame(&mut self.control, &parts).await,
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        if let Some(socket) = &mut self.direct {
+            socket.close().await?;
+        }
+        self.control.close().await
+    }
 }
 
 impl Writer {
@@ -102,7 +124,7 @@ impl Writer {
             }
         }
         if let Some(mut link) = self.link.take() {
-            let _ = timeout(FIRST_PAUSE, link.stream.close()).await;
+            let _ = timeout(FIRST_PAUSE, link.close()).await;
         }
     }
 
@@ -184,16 +206,17 @@ impl Writer {
         watch.count(&self.context.metrics, "gym_link_seal_cpu_nanoseconds_total");
         let head = frame::head(&associated);
         match outgoing.damage {
-            Damage::None => write_frame(&mut link.stream, &[&head, sealed.as_slice()]).await?,
+            Damage::None => link.write(&head).await?,
             Damage::BadTag => {
                 let tag = sealed.len().saturating_sub(OVERHEAD_BYTES);
                 sealed[tag] ^= 1;
-                write_frame(&mut link.stream, &[&head, sealed.as_slice()]).await?;
+                link.write(&head).await?;
             }
             Damage::Truncated => return self.cut_short(&head).await,
         }
+        let sealed = link.sealed.len();
         self.context
-            .count("sent", outgoing.header.kind, sealed.len(), 4 + head.len());
+            .count("sent", outgoing.header.kind, sealed, 4 + head.len());
         Ok(())
     }
 
@@ -205,8 +228,11 @@ impl Writer {
         let sealed = link.sealed.as_slice();
         let length = (head.len() + sealed.len()) as u32;
         let half = [&length.to_le_bytes(), head, &sealed[..sealed.len() / 2]].concat();
-        link.stream.write_all(&half).await?;
-        link.stream.close().await?;
+        match &mut link.direct {
+            Some(socket) => socket.write_all(&half).await?,
+            None => link.control.write_all(&half).await?,
+        }
+        link.close().await?;
         let words = timeout(MAX_PAUSE, &mut link.closed).await;
         self.on_closed(words.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())));
         Ok(())
@@ -234,17 +260,19 @@ async fn open(context: &mut LinkContext, to: &PeerBytes) -> Result<Link, SendErr
     write_frame(&mut writer, &[&first]).await?;
     let second = read_frame(&mut reader, RESPONSE_BYTES).await?;
     let sealer = initiator.finish(&second, context.now_ms(), context.config)?;
+    let direct = context.call_socket(to, &mut reader, &mut writer).await?;
     context.metrics.add(
         "gym_link_handshake_bytes_total",
         &[],
         (8 + first.len() + second.len()) as u64,
     );
-    tracing::debug!(peer = %to, "opened a sealed link");
+    tracing::debug!(peer = %to, direct = direct.is_some(), "opened a sealed link");
     let closed = Box::pin(async move { read_frame(&mut reader, MAX_WORDS).await });
     Ok(Link {
         sealer,
         sealed: Vec::new(),
-        stream: writer,
+        control: writer,
+        direct,
         closed,
     })
 }

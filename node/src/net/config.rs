@@ -1,5 +1,6 @@
 //! Settings of the network.
 
+use super::DirectSockets;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ pub struct Config {
     pub external: Vec<Multiaddr>,
     /// Peers on the LAN.
     pub mdns: Mdns,
+    /// Sealed links on sockets of their own, at the TCP port that is listened on anyway.
+    pub direct_sockets: DirectSockets,
     /// Connections held at once, both directions together.
     pub max_connections: u32,
     /// Connections held at once with one peer.
@@ -40,6 +43,7 @@ impl Default for Config {
             bootstrap: Vec::new(),
             external: Vec::new(),
             mdns: Mdns::On,
+            direct_sockets: DirectSockets::On,
             max_connections: 512,
             max_connections_per_peer: 4,
         }

@@ -21,6 +21,7 @@ mod coalesce;
 pub(crate) mod codec;
 mod command;
 mod config;
+mod direct;
 mod driver;
 mod event;
 mod handle;
@@ -33,6 +34,8 @@ mod topic;
 mod transport;
 
 pub use config::{Config, ConfigError, Mdns, peer_of};
+pub use direct::{DirectSockets, Doors};
+pub(crate) use direct::{Door, Offer};
 pub use driver::{Driver, Setup, Started};
 pub use event::{Acceptance, GossipId, NetEvent};
 pub use handle::{NetError, NetHandle};

@@ -1,6 +1,7 @@
 //! The swarm: TCP (TLS preferred, Noise for others; yamux) and QUIC, with DNS names.
 
 use super::behaviour::{Behaviour, BuildError, Parts};
+use super::direct::Doors;
 use super::muxer;
 use super::security::{Security, SecurityError};
 use crate::content::bitswap;
@@ -56,8 +57,9 @@ pub(crate) fn build(
     key: Keypair,
     parts: &Parts<'_>,
     content: bitswap::Behaviour,
+    doors: &Doors,
 ) -> Result<Swarm<Behaviour>, StartError> {
-    let tcp = secured_tcp(&key).map_err(|e| StartError::Protocols(e.to_string()))?;
+    let tcp = secured_tcp(&key, doors).map_err(|e| StartError::Protocols(e.to_string()))?;
     let swarm = SwarmBuilder::with_existing_identity(key)
         .with_tokio()
         .with_quic_config(|mut config| {
@@ -77,9 +79,14 @@ pub(crate) fn build(
     Ok(swarm)
 }
 
-/// TCP that reads from the socket in large pieces: rustls by itself asks for 4 KiB at a time.
-fn secured_tcp(key: &Keypair) -> Result<Boxed<(PeerId, StreamMuxerBox)>, SecurityError> {
+/// TCP, past the links' direct sockets, that reads from the socket in large pieces: rustls by itself asks for 4 KiB at a time.
+fn secured_tcp(
+    key: &Keypair,
+    doors: &Doors,
+) -> Result<Boxed<(PeerId, StreamMuxerBox)>, SecurityError> {
+    let doors = doors.clone();
     Ok(tcp::tokio::Transport::new(tcp::Config::default())
+        .and_then(move |stream, end| doors.screen(stream, end))
         .map(|stream, _| BufReader::with_capacity(READ_BUFFER, stream))
         .upgrade(Version::V1Lazy)
         .authenticate(Security::new(key)?)

@@ -9,6 +9,7 @@ mod swarm_events;
 use self::dht::Dht;
 use super::behaviour::{Behaviour, Parts};
 use super::command::{Command, Done};
+use super::direct::Doors;
 use super::hello::{Hello, VERSION};
 use super::peers::PeerTable;
 use super::{Config, EVENT_QUEUE, NetEvent, NetHandle, SYNC_DEADLINE, StartError, transport};
@@ -110,6 +111,8 @@ pub struct Started {
     pub event_sender: mpsc::Sender<NetEvent>,
     /// Opens and accepts streams.
     pub streams: libp2p_stream::Control,
+    /// Where links' direct sockets come in.
+    pub doors: Doors,
 }
 
 impl Driver {
@@ -128,7 +131,8 @@ impl Driver {
             genesis: setup.identity.genesis(),
         };
         let hello = own_hello(&setup)?;
-        let mut swarm = transport::build(key, &parts, setup.content)?;
+        let doors = Doors::default();
+        let mut swarm = transport::build(key, &parts, setup.content, &doors)?;
         transport::listen(&mut swarm, &setup.config.listen)?;
         for address in &setup.config.external {
             swarm.add_external_address(address.clone());
@@ -159,6 +163,7 @@ impl Driver {
             events: event_receiver,
             event_sender: events,
             streams,
+            doors,
         })
     }
 

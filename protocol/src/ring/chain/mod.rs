@@ -108,12 +108,16 @@ impl Chained {
     /// Sends on what the machine made; a chunk's last segment once its hop can be signed.
     fn send(&mut self, made: Vec<Segment>, out: &mut Vec<Segment>) {
         for segment in made {
-            let segments = self.scope.segments(self.place_of(&segment));
-            let tally = self
-                .going
-                .entry(turn(&segment))
-                .or_insert_with(|| Tally::new(segments));
-            tally.add(segment.segment, &segment.payload);
+            let place = self.place_of(&segment);
+            let segments = self.scope.segments(place);
+            // What is passed on was hashed as it came.
+            if place.slot == self.slot {
+                let tally = self
+                    .going
+                    .entry(turn(&segment))
+                    .or_insert_with(|| Tally::new(segments));
+                tally.add(segment.segment, &segment.payload);
+            }
             if segment.segment + 1 == segments {
                 self.waiting.push(segment);
             } else {
@@ -141,14 +145,15 @@ impl Chained {
         }
     }
 
-    /// The hop that goes with a chunk: the owner's, or one's own. `None` while the chunk or what it builds on is not whole.
+    /// The hop that goes with a chunk: the owner's, known once all of it came, or one's own. `None` while the chunk or what
+    /// it builds on is not whole.
     fn hop_for(&mut self, turn: Turn, place: Place) -> Option<Hop> {
+        if place.slot != self.slot {
+            return self.known.get(&place).copied();
+        }
         let went = self.going.get(&turn)?.hash()?;
         if let Some(known) = self.known.get(&place) {
             return Some(*known);
-        }
-        if place.slot != self.slot {
-            return None;
         }
         let on = self.scope.builds_on(place);
         let on: Vec<&Hop> = on.iter().map(|p| self.known.get(p)).collect::<Option<_>>()?;
