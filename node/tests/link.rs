@@ -31,6 +31,11 @@ struct Peer {
 
 impl Peer {
     fn start(role: Role) -> Self {
+        Self::start_with(role, loopback())
+    }
+
+    fn start_with(role: Role, config: net::Config) -> Self {
+        let direct = config.direct_sockets;
         let dir = tempfile::tempdir().unwrap();
         let home = Home::locate(Some(dir.path())).unwrap();
         home.create().unwrap();
@@ -43,11 +48,6 @@ impl Peer {
             bitswap: bitswap::Config::default(),
         };
         let (_, exchange) = content::open(store).unwrap();
-        let config = net::Config {
-            listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
-            mdns: Mdns::Off,
-            ..net::Config::default()
-        };
         let started = Driver::start(net::Setup {
             config,
             roles: Roles::from_iter([role]),
@@ -63,7 +63,7 @@ impl Peer {
             net: started.handle.clone(),
             streams: started.streams,
             doors: started.doors,
-            direct: DirectSockets::On,
+            direct,
             events: started.event_sender,
             metrics: metrics.clone(),
             stop: stop.clone(),
@@ -133,10 +133,25 @@ impl Drop for Peer {
     }
 }
 
+fn loopback() -> net::Config {
+    net::Config {
+        listen: vec!["/ip4/127.0.0.1/tcp/0".parse().unwrap()],
+        mdns: Mdns::Off,
+        ..net::Config::default()
+    }
+}
+
 async fn pair() -> (Peer, Peer) {
-    let (mut a, mut b) = (Peer::start(Role::Worker), Peer::start(Role::Validator));
+    pair_of([loopback(), loopback()]).await
+}
+
+/// The first dials the second.
+async fn pair_of([a, b]: [net::Config; 2]) -> (Peer, Peer) {
+    let mut a = Peer::start_with(Role::Worker, a);
+    let mut b = Peer::start_with(Role::Validator, b);
     let address = loop {
-        if let Some(address) = b.net.listeners().await.unwrap().pop() {
+        let own = b.net.listeners().await.unwrap();
+        if let Some(address) = own.into_iter().find(|a| !a.to_string().contains("/tcp/1/")) {
             break address;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -204,9 +219,35 @@ async fn peers_exchange_records_gossip_and_sync() {
     assert_eq!(asked.await.unwrap().unwrap(), b"that");
 }
 
+/// Every way a link can go: the sender's and the receiver's settings, and what comes of them.
+fn ways() -> [([net::Config; 2], &'static str); 4] {
+    let without = || net::Config {
+        direct_sockets: DirectSockets::Off,
+        ..loopback()
+    };
+    // Says that it is reached at another port, where nobody listens.
+    let astray = net::Config {
+        external: vec!["/ip4/127.0.0.1/tcp/1".parse().unwrap()],
+        ..loopback()
+    };
+    [
+        ([loopback(), loopback()], "socket"),
+        ([loopback(), without()], "stream"),
+        ([without(), loopback()], "stream"),
+        ([loopback(), astray], "stream"),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn frames_arrive_in_order_sealed_and_counted() {
-    let (a, mut b) = pair().await;
+    for (settings, way) in ways() {
+        let (a, b) = pair_of(settings).await;
+        frames_arrive(&a, b).await;
+        assert_eq!(a.metrics.get("gym_link_opened_total", &[("way", way)]), 1);
+    }
+}
+
+async fn frames_arrive(a: &Peer, mut b: Peer) {
     let payloads: Vec<Vec<u8>> = vec![vec![], vec![1; 10], vec![2; MAX_PAYLOAD], vec![3; 1 << 20]];
     let total: usize = payloads.iter().map(Vec::len).sum();
     let (to, links) = (b.peer(), a.links.clone());
@@ -229,6 +270,17 @@ async fn frames_arrive_in_order_sealed_and_counted() {
     let ring = [("kind", "ring")];
     assert_eq!(a.metrics.get("gym_link_sent_bytes_total", &ring), expected);
     assert_eq!(b.metrics.get("gym_link_received_bytes_total", &ring), expected);
+}
+
+/// Whoever dialled: the port at which the other listens is called, at the host it is connected from.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dialled_peer_calls_back() {
+    let (mut a, b) = pair().await;
+    let to = a.peer();
+    let header = b.header(&to, 0);
+    b.links.send(to, header, vec![5; 100]).await.unwrap();
+    assert_eq!(a.next(sealed).await.2, vec![5; 100]);
+    assert_eq!(b.metrics.get("gym_link_opened_total", &[("way", "socket")]), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -258,7 +310,13 @@ async fn long_sends_tell_a_bandwidth() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spoilt_frames_are_offences_and_the_link_recovers() {
-    let (a, mut b) = pair().await;
+    for (settings, _) in ways() {
+        let (a, b) = pair_of(settings).await;
+        spoilt_frames(&a, b).await;
+    }
+}
+
+async fn spoilt_frames(a: &Peer, mut b: Peer) {
     let to = b.peer();
     for (segment, damage, what, metric) in [
         (0, Damage::BadTag, LinkOffence::BadTag, "bad_tag"),

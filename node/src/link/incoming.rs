@@ -6,10 +6,11 @@ use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
 use crate::net::{NetEvent, peer_bytes};
 use futures::io::BufReader;
-use futures::{AsyncRead, AsyncWriteExt, StreamExt};
+use futures::{AsyncRead, AsyncReadExt, AsyncWriteExt, StreamExt};
 use gym_crypto::link::{HandshakeError, INIT_BYTES, OpenError, Opener, PendingReceiver, respond};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
+use libp2p::tcp::tokio::TcpStream;
 use libp2p::{PeerId, Stream};
 use libp2p_stream::{AlreadyRegistered, IncomingStreams};
 use std::collections::HashMap;
@@ -23,6 +24,8 @@ const MAX_LINKS: usize = 1024;
 const MAX_LINKS_OF_PEER: usize = 4;
 /// What is read of a direct socket at once where a frame's head is expected; payloads go past it.
 const SOCKET_BUFFER: usize = 2048;
+/// How long frames are still taken from a direct socket when the stream beside it has ended.
+const LAST_FRAMES: Duration = Duration::from_secs(5);
 /// How long telling the reason for closing a link may take.
 const WORDS_DEADLINE: Duration = Duration::from_secs(2);
 /// How long after a cut-off frame the peer must still be connected for it to be an offence.
@@ -154,15 +157,29 @@ impl Incoming {
             Err(_) => return End::Quiet,
         };
         let result = match direct {
-            Some(socket) => {
-                let mut socket = BufReader::with_capacity(SOCKET_BUFFER, socket);
-                self.frames(pending, &mut socket).await
-            }
+            Some(socket) => self.frames_of_socket(pending, socket, stream).await,
             None => self.frames(pending, stream).await,
         };
         match result {
             Ok(()) => End::Quiet,
             Err(end) => end,
+        }
+    }
+
+    /// What comes on a direct socket, until it ends, or the stream beside it has ended for a while.
+    async fn frames_of_socket(
+        &self,
+        pending: PendingReceiver,
+        socket: TcpStream,
+        stream: &mut Stream,
+    ) -> Result<(), End> {
+        let mut socket = BufReader::with_capacity(SOCKET_BUFFER, socket);
+        let frames = self.frames(pending, &mut socket);
+        tokio::pin!(frames);
+        let mut unused = [0];
+        tokio::select! {
+            ended = &mut frames => ended,
+            _ = stream.read(&mut unused) => timeout(LAST_FRAMES, frames).await.unwrap_or(Ok(())),
         }
     }
 

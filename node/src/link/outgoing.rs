@@ -73,17 +73,24 @@ enum SendError {
     Header(#[from] CborError),
     #[error("{0} took too long")]
     Late(&'static str),
+    #[error("the receiver closed it")]
+    Closed(io::Result<Vec<u8>>),
     #[error("the node is shutting down")]
     Stopped,
 }
 
 impl Link {
     /// Writes `head` and what was sealed as one frame.
-    async fn write(&mut self, head: &[u8]) -> io::Result<()> {
+    async fn write(&mut self, head: &[u8]) -> Result<(), SendError> {
         let parts = [head, &self.sealed];
-        match &mut self.direct {
-            Some(socket) => write_frame(socket, &parts).await,
-            None => write_frame(&mut self.control, &parts).await,
+        let Some(socket) = &mut self.direct else {
+            return Ok(write_frame(&mut self.control, &parts).await?);
+        };
+        // A socket to a machine that has vanished takes bytes for long; libp2p knows sooner.
+        tokio::select! {
+            biased;
+            written = write_frame(socket, &parts) => Ok(written?),
+            words = &mut self.closed => Err(SendError::Closed(words)),
         }
     }
 
@@ -157,6 +164,15 @@ impl Writer {
         }
     }
 
+    /// Says what the receiver said.
+    fn hear(&mut self, error: SendError) -> SendError {
+        if let SendError::Closed(words) = error {
+            self.on_closed(words);
+            return SendError::Io(io::ErrorKind::ConnectionReset.into());
+        }
+        error
+    }
+
     fn on_closed(&mut self, words: io::Result<Vec<u8>>) {
         self.link = None;
         if let Ok(words) = words {
@@ -181,6 +197,7 @@ impl Writer {
             // Half a frame may be on the stream: it is of no use any more.
             self.link = None;
             tracing::debug!(peer = %self.to, %error, "a sealed link broke or could not be opened");
+            let error = self.hear(error);
             if Instant::now() + pause >= outgoing.expires {
                 return Err(error);
             }
@@ -266,7 +283,9 @@ async fn open(context: &mut LinkContext, to: &PeerBytes) -> Result<Link, SendErr
         &[],
         (8 + first.len() + second.len()) as u64,
     );
-    tracing::debug!(peer = %to, direct = direct.is_some(), "opened a sealed link");
+    let way = if direct.is_some() { "socket" } else { "stream" };
+    context.metrics.add("gym_link_opened_total", &[("way", way)], 1);
+    tracing::debug!(peer = %to, way, "opened a sealed link");
     let closed = Box::pin(async move { read_frame(&mut reader, MAX_WORDS).await });
     Ok(Link {
         sealer,

@@ -80,10 +80,7 @@ pub(crate) fn build(
 }
 
 /// TCP, past the links' direct sockets, that reads from the socket in large pieces: rustls by itself asks for 4 KiB at a time.
-fn secured_tcp(
-    key: &Keypair,
-    doors: &Doors,
-) -> Result<Boxed<(PeerId, StreamMuxerBox)>, SecurityError> {
+fn secured_tcp(key: &Keypair, doors: &Doors) -> Result<Boxed<(PeerId, StreamMuxerBox)>, SecurityError> {
     let doors = doors.clone();
     Ok(tcp::tokio::Transport::new(tcp::Config::default())
         .and_then(move |stream, end| doors.screen(stream, end))

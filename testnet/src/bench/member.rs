@@ -105,6 +105,7 @@ impl Member {
             config: net::Config {
                 listen: vec![setup.listen.parse().context("the address to listen on")?],
                 mdns: Mdns::Off,
+                direct_sockets: setup.direct_sockets,
                 ..net::Config::default()
             },
             roles: Roles::from_iter([Role::Worker]),

@@ -45,6 +45,9 @@ struct RingArgs {
     /// Whether hops are hashed and signed, as in a job
     #[arg(long, value_enum, default_value = "signed")]
     hops: words::Hops,
+    /// Whether frames may take sockets of their own
+    #[arg(long, value_enum, default_value = "on")]
+    direct_sockets: hanzod::net::DirectSockets,
     /// Rounds that count; one more comes first, with the handshakes
     #[arg(long, default_value_t = 7, value_name = "N")]
     rounds: u32,

@@ -76,6 +76,7 @@ fn connect(args: &RingArgs, folder: &RunFolder) -> anyhow::Result<Vec<Member>> {
             home: folder.home(&format!("member-{slot}")),
             listen: super::numbered(&args.listen, slot),
             hops: args.hops,
+            direct_sockets: args.direct_sockets,
         }))?;
         ring.push(member);
     }

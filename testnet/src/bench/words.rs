@@ -22,6 +22,8 @@ pub(super) struct Setup {
     pub(super) listen: String,
     /// Whether hops are signed.
     pub(super) hops: Hops,
+    /// Whether frames may take sockets of their own.
+    pub(super) direct_sockets: hanzod::net::DirectSockets,
 }
 
 /// Whether what members send on is hashed, signed and checked, as in a job.
