@@ -108,6 +108,7 @@ async fn status(Shared(state): Shared<State>) -> Reply {
         "genesis": state.identity.genesis().to_hex(),
         "record": state.identity.record_hash().to_hex(),
         "listen": state.net.listeners().await?,
+        "reach": state.net.reach().await?.to_json(),
         "peers": peers.len(),
         "members": members,
         "uptime_s": state.started.elapsed().as_secs(),

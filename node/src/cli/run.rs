@@ -4,7 +4,7 @@ use super::{Context, output};
 use crate::config::{Config, DeviceChoice};
 use crate::job::Fault;
 use crate::logging;
-use crate::net::Mdns;
+use crate::net::{Mdns, Reachability};
 use crate::role::Role;
 use crate::runtime::Node;
 use anyhow::Context as _;
@@ -50,6 +50,9 @@ pub(super) struct Args {
         value_name = "MULTIADDR"
     )]
     external: Vec<Multiaddr>,
+    /// Whether others can reach this node: found out, or known
+    #[arg(long, env = "HANZOD_REACHABILITY", value_name = "HOW")]
+    reachability: Option<Reachability>,
     /// Look for peers on the local network
     #[arg(long, env = "HANZOD_MDNS", value_name = "ON|OFF")]
     mdns: Option<Mdns>,
@@ -72,6 +75,7 @@ impl Args {
         replace_list(&mut config.network.external, self.external);
         replace(&mut config.training.device, self.device);
         replace(&mut config.training.memory_limit, self.memory_limit);
+        replace(&mut config.network.reachability, self.reachability);
         replace(&mut config.network.mdns, self.mdns);
         replace(&mut config.api.listen, self.api_listen);
         replace(&mut config.log.level, self.log);

@@ -35,6 +35,7 @@ fn plain(status: &Value) -> String {
         .flatten()
         .filter_map(Value::as_str);
     lines.extend(listen.map(|address| format!("listens  {address}")));
+    lines.extend(reach(status));
     let metrics = status
         .get("metrics")
         .and_then(Value::as_object)
@@ -42,4 +43,31 @@ fn plain(status: &Value) -> String {
         .flatten();
     lines.extend(metrics.map(|(name, value)| format!("{name} {value}")));
     lines.join("\n")
+}
+
+/// Whether others reach the node, and what to do where they do not.
+fn reach(status: &Value) -> Vec<String> {
+    let Some(reach) = status.get("reach") else {
+        return Vec::new();
+    };
+    let standing = match reach.get("standing").and_then(Value::as_str) {
+        Some("local") => "taken for granted: a network of private addresses",
+        Some("public") => "by others directly",
+        Some("relayed") => "through a relay",
+        Some("private") => "by nobody",
+        _ => "being tested",
+    };
+    let mut lines = vec![format!(
+        "reached  {standing}; {} of the DHT, {}",
+        text(reach, "dht"),
+        if reach.get("provides").and_then(Value::as_bool) == Some(true) {
+            "announces its content".to_owned()
+        } else {
+            format!("{} announcements wait", text(reach, "waiting"))
+        }
+    )];
+    if let Some(advice) = reach.get("advice").and_then(Value::as_str) {
+        lines.push(format!("         {advice}"));
+    }
+    lines
 }

@@ -16,7 +16,7 @@ use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::request_response::{self, ProtocolSupport};
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
-use libp2p::{StreamProtocol, identify, kad, mdns, ping, relay};
+use libp2p::{StreamProtocol, autonat, dcutr, identify, kad, mdns, ping, relay};
 use libp2p_connection_limits::{self as connection_limits, ConnectionLimits};
 use std::time::Duration;
 
@@ -43,6 +43,10 @@ pub(crate) struct Behaviour {
     pub(crate) content: bitswap::Behaviour,
     pub(crate) mdns: Toggle<mdns::tokio::Behaviour>,
     pub(crate) relay: Toggle<relay::Behaviour>,
+    pub(crate) relayed: relay::client::Behaviour,
+    pub(crate) hole_punch: dcutr::Behaviour,
+    pub(crate) reach_client: autonat::v2::client::Behaviour,
+    pub(crate) reach_server: Toggle<autonat::v2::server::Behaviour>,
 }
 
 /// What a behaviour is made from.
@@ -59,13 +63,14 @@ impl Behaviour {
         key: &Keypair,
         parts: &Parts<'_>,
         content: bitswap::Behaviour,
+        relayed: relay::client::Behaviour,
     ) -> Result<Self, BuildError> {
         let local = key.public().to_peer_id();
         let mdns = match parts.config.mdns {
             Mdns::On => Some(mdns::tokio::Behaviour::new(mdns::Config::default(), local)?),
             Mdns::Off => None,
         };
-        let relay = parts.roles.has(Role::Bootstrap);
+        let is_bootstrap = parts.roles.has(Role::Bootstrap);
         Ok(Self {
             limits: connection_limits::Behaviour::new(limits(parts.config)),
             identify: identify::Behaviour::new(
@@ -81,9 +86,14 @@ impl Behaviour {
             streams: libp2p_stream::Behaviour::new(),
             content,
             mdns: mdns.into(),
-            relay: relay
+            relay: is_bootstrap
                 .then(|| relay::Behaviour::new(local, relay::Config::default()))
                 .into(),
+            relayed,
+            hole_punch: dcutr::Behaviour::new(local),
+            reach_client: autonat::v2::client::Behaviour::default(),
+            // Dialling what strangers name is for those who offered to help others join.
+            reach_server: is_bootstrap.then(autonat::v2::server::Behaviour::default).into(),
         })
     }
 }
@@ -123,11 +133,9 @@ fn kademlia(key: &Keypair) -> kad::Behaviour<MemoryStore> {
     config
         .set_query_timeout(super::LOOKUP_DEADLINE)
         .set_periodic_bootstrap_interval(Some(Duration::from_secs(120)))
-        // Values are not stored for others: the network keeps provider records only.
+        // Values are not stored for others: the driver keeps provider records only.
         .set_record_filtering(kad::StoreInserts::FilterBoth);
-    let mut kad = kad::Behaviour::with_config(local, MemoryStore::with_config(local, store), config);
-    kad.set_mode(Some(kad::Mode::Server));
-    kad
+    kad::Behaviour::with_config(local, MemoryStore::with_config(local, store), config)
 }
 
 fn gossip(genesis: &Hash32) -> Result<gossipsub::Behaviour, BuildError> {

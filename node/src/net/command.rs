@@ -1,6 +1,6 @@
 //! What a [`super::NetHandle`] asks of the task that owns the swarm.
 
-use super::{Acceptance, GossipId, NetError, PeerInfo, Topic};
+use super::{Acceptance, GossipId, NetError, PeerInfo, ReachInfo, Topic};
 use crate::identity::PeerIdentity;
 use libp2p::{Multiaddr, PeerId};
 use std::sync::Arc;
@@ -58,5 +58,8 @@ pub(crate) enum Command {
     },
     Listeners {
         done: Done<Vec<Multiaddr>>,
+    },
+    Reach {
+        done: Done<ReachInfo>,
     },
 }

@@ -1,6 +1,6 @@
 //! Settings of the network.
 
-use super::DirectSockets;
+use super::{DirectSockets, Reachability};
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,8 @@ pub struct Config {
     pub bootstrap: Vec<Multiaddr>,
     /// Addresses under which others reach this node, when it cannot see them itself (port forwarding).
     pub external: Vec<Multiaddr>,
+    /// Whether others can reach this node, if that is not to be found out.
+    pub reachability: Reachability,
     /// Peers on the LAN.
     pub mdns: Mdns,
     /// Sealed links on sockets of their own, at the TCP port that is listened on anyway.
@@ -42,6 +44,7 @@ impl Default for Config {
             listen: default_listen(),
             bootstrap: Vec::new(),
             external: Vec::new(),
+            reachability: Reachability::Auto,
             mdns: Mdns::On,
             direct_sockets: DirectSockets::On,
             max_connections: 512,

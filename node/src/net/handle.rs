@@ -2,8 +2,8 @@
 
 use super::command::{Command, Done};
 use super::{
-    Acceptance, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo, SYNC_DEADLINE, Topic,
-    peer_id,
+    Acceptance, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo, ReachInfo,
+    SYNC_DEADLINE, Topic, peer_id,
 };
 use crate::identity::PeerIdentity;
 use gym_protocol::ids::PeerBytes;
@@ -246,6 +246,17 @@ impl NetHandle {
     pub async fn listeners(&self) -> Result<Vec<Multiaddr>, NetError> {
         self.call("listing addresses", LOCAL_DEADLINE, |done| Command::Listeners {
             done,
+        })
+        .await
+    }
+
+    /// Whether others can reach this node, and how.
+    ///
+    /// # Errors
+    /// When the node is shutting down.
+    pub async fn reach(&self) -> Result<ReachInfo, NetError> {
+        self.call("asking whether others reach this node", LOCAL_DEADLINE, |done| {
+            Command::Reach { done }
         })
         .await
     }

@@ -28,6 +28,7 @@ mod handle;
 mod hello;
 mod muxer;
 mod peers;
+mod reach;
 mod security;
 mod tls;
 mod topic;
@@ -41,6 +42,7 @@ pub use event::{Acceptance, GossipId, NetEvent};
 pub use handle::{NetError, NetHandle};
 pub use hello::Hello;
 pub use peers::{PeerInfo, Standing};
+pub use reach::{Reach, ReachInfo, Reachability};
 pub use topic::Topic;
 pub use transport::StartError;
 

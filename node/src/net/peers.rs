@@ -83,6 +83,23 @@ impl PeerTable {
         self.peers.get(peer).map(|entry| &entry.info)
     }
 
+    /// A peer's connections whose remote address is of a kind.
+    pub(crate) fn connections_at(
+        &self,
+        peer: &PeerId,
+        is_wanted: fn(&Multiaddr) -> bool,
+    ) -> Vec<ConnectionId> {
+        let connections = self
+            .peers
+            .get(peer)
+            .into_iter()
+            .flat_map(|entry| &entry.connections);
+        connections
+            .filter(|(_, address)| is_wanted(address))
+            .map(|(connection, _)| *connection)
+            .collect()
+    }
+
     pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
         self.get(peer)
             .is_some_and(|info| info.standing == Standing::Member)

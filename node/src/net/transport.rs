@@ -71,7 +71,11 @@ pub(crate) fn build(
         .map_err(|never| match never {})?
         .with_dns()
         .map_err(StartError::Dns)?
-        .with_behaviour(|key| Behaviour::new(key, parts, content).map_err(|e: BuildError| e))
+        .with_relay_client(Security::new, muxer::Config::default)
+        .map_err(|e| StartError::Protocols(e.to_string()))?
+        .with_behaviour(|key, relayed| {
+            Behaviour::new(key, parts, content, relayed).map_err(|e: BuildError| e)
+        })
         .map_err(|e| StartError::Protocols(e.to_string()))?
         .with_swarm_config(|config| config.with_idle_connection_timeout(IDLE))
         .with_connection_timeout(CONNECT)

@@ -147,11 +147,59 @@ fn nodes_meet_through_the_bootstrap_node_alone() {
     assert_eq!(seen["record"], b.status()["record"]);
     assert!(seen["agent"].as_str().unwrap().starts_with("hanzod/"));
 
+    // Private addresses all around: nothing is tested, everybody serves.
+    let (reach, hubs) = (&a.status()["reach"], &hub.status()["reach"]);
+    assert_eq!(
+        (&reach["standing"], &reach["dht"]),
+        (&"local".into(), &"server".into())
+    );
+    assert_eq!(hubs["standing"], "public");
+
     let home = a.home.clone();
     assert!(a.terminate().success());
     assert!(!home.join("api.json").exists());
     b.wait(|b| b.standing(&peer_a).is_none(), "b to see a leave");
     assert_eq!(json(&b.home, &["stop"])["stopped"], true);
+}
+
+#[test]
+fn a_node_behind_a_router_says_so_and_is_relayed_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let genesis = genesis(dir.path(), "lab");
+    let hidden = Node::start(
+        &init(dir.path(), "hidden", &genesis),
+        &["--reachability", "private"],
+    );
+    let reach = &hidden.status()["reach"];
+    assert_eq!(
+        (&reach["standing"], &reach["dht"], &reach["provides"]),
+        (&"private".into(), &"client".into(), &false.into())
+    );
+    let file = dir.path().join("file");
+    std::fs::write(&file, "content").unwrap();
+    json(&hidden.home, &["content", "add", file.to_str().unwrap()]);
+    let plain = String::from_utf8(run(&hidden.home, &["status"]).stdout).unwrap();
+    assert!(
+        plain.contains("reached  by nobody; client of the DHT, 1 announcements wait")
+            && plain.contains("start it with --external ADDRESS"),
+        "{plain}"
+    );
+    let advice = "others cannot reach this node";
+    assert_eq!(hidden.log().matches(advice).count(), 1, "{}", hidden.log());
+
+    let hub = Node::start(&init(dir.path(), "hub", &genesis), &["--role", "bootstrap"]);
+    let relayed = Node::start(
+        &init(dir.path(), "relayed", &genesis),
+        &["--reachability", "private", "--bootstrap", &hub.address()],
+    );
+    relayed.wait(
+        |node| node.status()["reach"]["standing"] == "relayed",
+        "a place at the relay",
+    );
+    let listens = relayed.status()["listen"].to_string();
+    assert!(listens.contains("/p2p-circuit/p2p/"), "{listens}");
+    let plain = String::from_utf8(run(&relayed.home, &["status"]).stdout).unwrap();
+    assert!(plain.contains("reached  through a relay"), "{plain}");
 }
 
 #[test]

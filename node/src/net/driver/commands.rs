@@ -29,6 +29,7 @@ impl Driver {
             Command::StopProviding { key } => self.stop_providing(&key),
             Command::Providers { key, limit, done } => self.find_providers(&key, limit, done),
             Command::Listeners { done } => answer(done, Ok(self.listeners())),
+            Command::Reach { done } => answer(done, Ok(self.reach_info())),
         }
     }
 
@@ -104,6 +105,7 @@ impl Driver {
 
     pub(super) fn unreachable(&mut self, peer: &PeerId, reason: &str) {
         self.waiting.searched.remove(peer);
+        self.waiting.relayed.remove(peer);
         let error = NetError::Unreachable {
             peer: *peer,
             reason: reason.to_owned(),
@@ -151,14 +153,17 @@ impl Driver {
 
     fn listeners(&self) -> Vec<Multiaddr> {
         let local = *self.swarm.local_peer_id();
-        let own = self.swarm.listeners().chain(self.swarm.external_addresses());
-        own.map(|address| {
-            address
+        let mut all: Vec<Multiaddr> = Vec::new();
+        for address in self.swarm.listeners().chain(self.swarm.external_addresses()) {
+            let full = address
                 .clone()
                 .with_p2p(local)
-                .unwrap_or_else(|a| a.with(Protocol::P2p(local)))
-        })
-        .collect()
+                .unwrap_or_else(|a| a.with(Protocol::P2p(local)));
+            if !all.contains(&full) {
+                all.push(full);
+            }
+        }
+        all
     }
 }
 

@@ -1,10 +1,11 @@
 //! Look-ups in the DHT: providers of content, addresses of peers. Content is found under its CID's multihash.
 
-use super::super::NetError;
 use super::super::command::Done;
 use super::Driver;
 use crate::content::{Cid, bitswap};
-use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, QueryId, QueryResult};
+use libp2p::kad::store::RecordStore;
+use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, InboundRequest, QueryId, QueryResult};
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId};
 use std::collections::{BTreeSet, HashMap};
 
@@ -45,19 +46,6 @@ impl Dht {
 }
 
 impl Driver {
-    pub(super) fn provide(&mut self, key: &[u8]) -> Result<(), NetError> {
-        let key = kad::RecordKey::new(&key);
-        match self.swarm.behaviour_mut().kad.start_providing(key) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(NetError::Provide(error.to_string())),
-        }
-    }
-
-    pub(super) fn stop_providing(&mut self, key: &[u8]) {
-        let key = kad::RecordKey::new(&key);
-        self.swarm.behaviour_mut().kad.stop_providing(&key);
-    }
-
     pub(super) fn find_providers(&mut self, key: &[u8], limit: usize, done: Done<Vec<PeerId>>) {
         self.look_up(key, limit, Asker::Command(done));
     }
@@ -118,10 +106,24 @@ impl Driver {
         self.dht.peers.insert(query, peer);
     }
 
+    /// Somebody announces content here. Its record is kept for those who ask, as far as the store's bounds allow; values,
+    /// which pass the same filter, are not.
+    fn keep_provider(&mut self, record: Option<kad::ProviderRecord>) {
+        let Some(record) = record else { return };
+        if let Err(error) = self.swarm.behaviour_mut().kad.store_mut().add_provider(record) {
+            tracing::debug!(%error, "a provider record is not kept");
+        }
+    }
+
+    #[allow(clippy::wildcard_enum_match_arm)] // libp2p adds events that ask nothing of us
     pub(super) fn on_kad(&mut self, event: kad::Event) {
-        // Everything else is the DHT's own business.
-        let kad::Event::OutboundQueryProgressed { id, result, step, .. } = event else {
-            return;
+        let (id, result, step) = match event {
+            kad::Event::OutboundQueryProgressed { id, result, step, .. } => (id, result, step),
+            kad::Event::InboundRequest {
+                request: InboundRequest::AddProvider { record },
+            } => return self.keep_provider(record),
+            // Everything else is the DHT's own business.
+            _ => return,
         };
         #[allow(clippy::wildcard_enum_match_arm)]
         match result {
@@ -142,8 +144,19 @@ impl Driver {
             return;
         };
         if let Some(GetProvidersOk::FoundProviders { providers, .. }) = found {
-            query.found.extend(providers);
+            let fresh: Vec<PeerId> = providers
+                .iter()
+                .filter(|peer| !query.found.contains(peer))
+                .copied()
+                .collect();
+            query.found.extend(&fresh);
+            if matches!(query.asker, Asker::Content(_)) {
+                self.dial_found(fresh);
+            }
         }
+        let Some(query) = self.dht.providers.get_mut(&id) else {
+            return;
+        };
         if !last && query.found.len() < query.limit {
             return;
         }
@@ -167,6 +180,23 @@ impl Driver {
         }
     }
 
+    /// Dials at once: the addresses that came with a provider are known only as long as the look-up is under way.
+    fn dial_found(&mut self, providers: Vec<PeerId>) {
+        let local = *self.swarm.local_peer_id();
+        for peer in providers
+            .into_iter()
+            .filter(|peer| *peer != local)
+            .take(CONTENT_PROVIDERS)
+        {
+            let options = DialOpts::peer_id(peer)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .build();
+            if let Err(error) = self.swarm.dial(options) {
+                tracing::trace!(%peer, %error, "a provider is not dialled");
+            }
+        }
+    }
+
     fn on_closest(&mut self, id: QueryId, found: Vec<kad::PeerInfo>, last: bool) {
         let Some(wanted) = self.dht.peers.get(&id).copied() else {
             return;
@@ -181,7 +211,9 @@ impl Driver {
             self.reach(wanted, addresses);
         } else if last {
             self.dht.peers.remove(&id);
-            self.unreachable(&wanted, "nobody in the DHT knows its address");
+            if !self.try_relays(wanted) {
+                self.unreachable(&wanted, "nobody in the DHT knows its address");
+            }
         }
     }
 }

@@ -4,9 +4,11 @@
 mod commands;
 mod dht;
 mod greet;
+mod reach;
 mod swarm_events;
 
 use self::dht::Dht;
+use self::reach::Reaching;
 use super::behaviour::{Behaviour, Parts};
 use super::command::{Command, Done};
 use super::direct::Doors;
@@ -22,6 +24,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use libp2p::request_response::{OutboundRequestId, ResponseChannel};
 use libp2p::swarm::ConnectionId;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -65,6 +68,7 @@ pub struct Driver {
     bootstrap: Vec<Multiaddr>,
     peers: PeerTable,
     dht: Dht,
+    reaching: Reaching,
     waiting: Waiting,
     /// Peers of other networks, and when they were refused.
     refused: HashMap<PeerId, tokio::time::Instant>,
@@ -88,6 +92,8 @@ struct Waiting {
     record: HashMap<PeerId, Vec<Done<Arc<PeerIdentity>>>>,
     /// Peers whose known addresses failed, so that the DHT was asked for others.
     searched: HashSet<PeerId>,
+    /// Peers that the relays were tried for.
+    relayed: HashSet<PeerId>,
     sync: HashMap<OutboundRequestId, Done<Vec<u8>>>,
     /// Connections whose peer is to be sent away once the words of refusal are delivered.
     farewell: HashMap<libp2p::request_response::InboundRequestId, (PeerId, ConnectionId)>,
@@ -151,11 +157,13 @@ impl Driver {
             bootstrap: setup.bootstrap,
             peers: PeerTable::default(),
             dht: Dht::default(),
+            reaching: Reaching::new(&setup.config, &setup.roles),
             waiting: Waiting::default(),
             refused: HashMap::new(),
             leaving: HashMap::new(),
             replies: FuturesUnordered::new(),
         };
+        driver.begin_reach();
         driver.join();
         Ok(Started {
             driver,
@@ -237,6 +245,7 @@ impl Driver {
         self.send_away_the_refused();
         self.refused.retain(|_, since| since.elapsed() < REFUSED_FOR);
         self.join();
+        self.tick_reach();
         self.metrics
             .set("gym_peers", &[], self.peers.all().count() as u64);
         self.metrics.set("gym_members", &[], self.peers.members() as u64);
@@ -254,7 +263,11 @@ impl Driver {
                 continue;
             }
             self.swarm.behaviour_mut().kad.add_address(&peer, address.clone());
-            if let Err(error) = self.swarm.dial(address.clone()) {
+            let options = DialOpts::peer_id(peer)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .addresses(vec![address.clone()])
+                .build();
+            if let Err(error) = self.swarm.dial(options) {
                 tracing::debug!(%address, %error, "cannot dial the bootstrap node yet");
             }
         }
@@ -280,8 +293,9 @@ impl Waiting {
         self.connection.retain(|_, waiters| retain_open(waiters));
         self.record.retain(|_, waiters| retain_open(waiters));
         let (connection, record) = (&self.connection, &self.record);
-        self.searched
-            .retain(|peer| connection.contains_key(peer) || record.contains_key(peer));
+        let is_wanted = |peer: &PeerId| connection.contains_key(peer) || record.contains_key(peer);
+        self.searched.retain(is_wanted);
+        self.relayed.retain(is_wanted);
     }
 
     fn wants(&self, peer: &PeerId) -> bool {

@@ -2,6 +2,7 @@
 
 use super::super::behaviour::BehaviourEvent;
 use super::super::{Acceptance, GossipId, NetError, NetEvent, Standing, Topic, peer_bytes};
+use super::reach::remote_address;
 use super::{Driver, answer_all};
 use libp2p::request_response::{Event, Message};
 use libp2p::swarm::SwarmEvent;
@@ -18,9 +19,11 @@ impl Driver {
                 endpoint,
                 ..
             } => {
-                self.peers
-                    .connected(peer_id, connection_id, endpoint.get_remote_address().clone());
+                let remote = remote_address(peer_id, &endpoint);
+                self.peers.connected(peer_id, connection_id, remote.clone());
+                self.leave_relays(&peer_id, &remote);
                 self.waiting.searched.remove(&peer_id);
+                self.waiting.relayed.remove(&peer_id);
                 answer_all(self.waiting.connection.remove(&peer_id), &Ok(()));
             }
             SwarmEvent::ConnectionClosed {
@@ -40,7 +43,14 @@ impl Driver {
                 tracing::debug!(%peer, %error, "could not connect");
                 self.on_dial_failed(peer, &error.to_string());
             }
-            SwarmEvent::NewListenAddr { address, .. } => tracing::info!(%address, "listening"),
+            SwarmEvent::NewListenAddr { address, .. } => {
+                tracing::info!(%address, "listening");
+                self.on_new_listener(&address);
+            }
+            SwarmEvent::NewExternalAddrCandidate { address } => self.on_candidate(address),
+            SwarmEvent::ExternalAddrConfirmed { address } => self.on_address_confirmed(address),
+            SwarmEvent::ExternalAddrExpired { address } => self.on_address_expired(&address),
+            SwarmEvent::ListenerClosed { listener_id, .. } if self.on_relay_lost(listener_id) => {}
             SwarmEvent::ListenerError { error, .. } => tracing::warn!(%error, "a listener reports an error"),
             SwarmEvent::ListenerClosed {
                 addresses,
@@ -60,7 +70,7 @@ impl Driver {
         }
         if self.waiting.searched.insert(peer) {
             self.find_peer(peer);
-        } else {
+        } else if !self.try_relays(peer) {
             self.unreachable(&peer, reason);
         }
     }
@@ -81,6 +91,12 @@ impl Driver {
         match event {
             BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
                 self.on_identified(peer_id, &info);
+                self.on_observed(&peer_id, &info.observed_addr);
+                self.go_direct(peer_id, &info.listen_addrs);
+            }
+            BehaviourEvent::ReachClient(event) => self.on_tested(&event),
+            BehaviourEvent::HolePunch(event) => {
+                tracing::debug!(peer = %event.remote_peer_id, result = ?event.result, "hole punching");
             }
             BehaviourEvent::Ping(event) => {
                 if let Ok(rtt) = event.result {
@@ -100,6 +116,8 @@ impl Driver {
             BehaviourEvent::Identify(_)
             | BehaviourEvent::Mdns(_)
             | BehaviourEvent::Relay(_)
+            | BehaviourEvent::Relayed(_)
+            | BehaviourEvent::ReachServer(_)
             | BehaviourEvent::Limits(_)
             | BehaviourEvent::Streams(()) => {}
         }

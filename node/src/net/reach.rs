@@ -1,0 +1,442 @@
+//! Whether others can reach this node. Pure: what peers report and the time go in, a verdict comes out.
+//!
+//! A node whose peers all have private addresses is in a laboratory: it counts as reachable and nothing is tested. Once a
+//! peer with a public address has seen it under a public one, what others see is tested by AutoNAT, and until an address
+//! is confirmed the node is a client of the DHT that announces nothing.
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+/// Addresses that peers report, remembered at most.
+const MAX_CANDIDATES: usize = 64;
+/// After a first failure, how long other addresses may still turn out to be reachable.
+const OTHERS: Duration = Duration::from_secs(30);
+/// After this long without anybody who tests, the node counts as unreachable.
+const NO_VERDICT: Duration = Duration::from_secs(60);
+
+/// What the configuration says of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Reachability {
+    /// Found out: in a network of private addresses taken for granted, else tested.
+    #[default]
+    Auto,
+    /// Tested whatever the addresses are.
+    Tested,
+    /// Others reach this node: nothing is tested.
+    Public,
+    /// They do not: relays are used at once.
+    Private,
+}
+
+/// What is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// A network of private addresses; reachable for all that is known.
+    Local,
+    /// Being tested.
+    Unknown,
+    /// Confirmed.
+    Public,
+    /// Not directly, but through a relay.
+    Relayed,
+    /// By nobody.
+    Private,
+}
+
+impl Reach {
+    /// Whether others may rely on this node in the DHT.
+    #[must_use]
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Local | Self::Public)
+    }
+
+    /// Whether it announces what it has.
+    #[must_use]
+    pub fn provides(self) -> bool {
+        matches!(self, Self::Local | Self::Public | Self::Relayed)
+    }
+
+    /// Whether it needs a relay.
+    #[must_use]
+    pub fn needs_relay(self) -> bool {
+        matches!(self, Self::Relayed | Self::Private)
+    }
+
+    /// Its name, as the API has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Unknown => "unknown",
+            Self::Public => "public",
+            Self::Relayed => "relayed",
+            Self::Private => "private",
+        }
+    }
+
+    /// What its operator should know or do; nothing when all is well.
+    #[must_use]
+    pub fn advice(self) -> Option<&'static str> {
+        match self {
+            Self::Local | Self::Public => None,
+            Self::Unknown => {
+                Some("whether others can reach this node is being tested; it announces nothing until then")
+            }
+            Self::Relayed => Some(
+                "others cannot reach this node directly: bootstrap nodes relay to it (2 minutes and 128 KiB a connection) \
+                 until a direct connection is made. Forward its port, TCP and UDP, and start it with --external ADDRESS to \
+                 do better",
+            ),
+            Self::Private => Some(
+                "others cannot reach this node: it is a client of the DHT and does not announce its content. Forward its \
+                 port, TCP and UDP, and start it with --external ADDRESS, or join through a bootstrap node that relays",
+            ),
+        }
+    }
+}
+
+/// The verdict and what follows from it, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReachInfo {
+    /// The verdict.
+    pub reach: Reach,
+    /// The node's part in the DHT: `server` or `client`.
+    pub dht: &'static str,
+    /// Addresses that others were found to reach, or were given as such; those through relays too.
+    pub addresses: Vec<Multiaddr>,
+    /// Those through relays.
+    pub relays: Vec<Multiaddr>,
+    /// Announcements that wait.
+    pub waiting: usize,
+}
+
+impl ReachInfo {
+    /// The form shown by the API.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "standing": self.reach,
+            "dht": self.dht,
+            "provides": self.reach.provides(),
+            "addresses": self.addresses,
+            "relays": self.relays,
+            "waiting": self.waiting,
+            "advice": self.reach.advice(),
+        })
+    }
+}
+
+/// What others said of this node's addresses.
+#[derive(Debug)]
+pub(crate) struct Observations {
+    config: Reachability,
+    /// A public peer has seen this node at a public address.
+    is_open: bool,
+    candidates: BTreeMap<Multiaddr, Outcome>,
+    /// Addresses through relays that reserved a place.
+    relayed: BTreeSet<Multiaddr>,
+    /// When there was first something to test.
+    since: Option<Instant>,
+    first_failure: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Untested,
+    Confirmed,
+    Failed,
+}
+
+impl Observations {
+    pub(crate) fn new(config: Reachability) -> Self {
+        Self {
+            config,
+            is_open: false,
+            candidates: BTreeMap::new(),
+            relayed: BTreeSet::new(),
+            since: None,
+            first_failure: None,
+        }
+    }
+
+    /// A peer at `theirs` sees this node at `ours`.
+    pub(crate) fn on_observed(&mut self, now: Instant, theirs: &Multiaddr, ours: &Multiaddr) {
+        if is_public(theirs) && is_public(ours) {
+            self.is_open = true;
+        }
+        if self.is_tested() {
+            self.since.get_or_insert(now);
+        }
+    }
+
+    /// An address that may be tested.
+    pub(crate) fn on_candidate(&mut self, address: Multiaddr) {
+        if self.matters(&address) && self.candidates.len() < MAX_CANDIDATES {
+            self.candidates.entry(address).or_insert(Outcome::Untested);
+        }
+    }
+
+    /// A peer could not reach an address.
+    pub(crate) fn on_failed(&mut self, now: Instant, address: &Multiaddr) {
+        if self.set(address, Outcome::Failed) {
+            self.first_failure.get_or_insert(now);
+        }
+    }
+
+    /// An address leads here: a peer reached it, or a relay reserved it.
+    pub(crate) fn on_confirmed(&mut self, address: Multiaddr) {
+        if is_circuit(&address) {
+            self.relayed.insert(address);
+        } else {
+            self.set(&address, Outcome::Confirmed);
+        }
+    }
+
+    /// It leads here no longer.
+    pub(crate) fn on_expired(&mut self, address: &Multiaddr) {
+        self.relayed.remove(address);
+        self.candidates.remove(address);
+    }
+
+    /// The addresses through relays.
+    pub(crate) fn relayed(&self) -> impl Iterator<Item = &Multiaddr> {
+        self.relayed.iter()
+    }
+
+    pub(crate) fn reach(&self, now: Instant) -> Reach {
+        match self.config {
+            Reachability::Public => return Reach::Public,
+            Reachability::Private => return self.without_direct(),
+            Reachability::Auto if !self.is_open => return Reach::Local,
+            Reachability::Auto | Reachability::Tested => {}
+        }
+        let has = |wanted| self.candidates.values().any(|outcome| *outcome == wanted);
+        let passed = |since: Option<Instant>, time| since.is_some_and(|at| now >= at + time);
+        if has(Outcome::Confirmed) {
+            Reach::Public
+        } else if (has(Outcome::Failed) && (!has(Outcome::Untested) || passed(self.first_failure, OTHERS)))
+            || passed(self.since, NO_VERDICT)
+        {
+            self.without_direct()
+        } else {
+            Reach::Unknown
+        }
+    }
+
+    fn without_direct(&self) -> Reach {
+        if self.relayed.is_empty() {
+            Reach::Private
+        } else {
+            Reach::Relayed
+        }
+    }
+
+    fn is_tested(&self) -> bool {
+        self.is_open || self.config == Reachability::Tested
+    }
+
+    fn matters(&self, address: &Multiaddr) -> bool {
+        !is_circuit(address) && (self.config == Reachability::Tested || is_public(address))
+    }
+
+    /// Notes an outcome; whether the address counts.
+    fn set(&mut self, address: &Multiaddr, outcome: Outcome) -> bool {
+        let matters = self.matters(address);
+        if matters && (self.candidates.len() < MAX_CANDIDATES || self.candidates.contains_key(address)) {
+            self.candidates.insert(address.clone(), outcome);
+        }
+        matters
+    }
+}
+
+/// Whether an address goes through a relay.
+pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+/// Whether an address can be dialled from anywhere: a public IP address, or a name.
+#[allow(clippy::wildcard_enum_match_arm)] // only the first part says where
+pub(crate) fn is_public(address: &Multiaddr) -> bool {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => is_public_ip(ip.into()),
+        Some(Protocol::Ip6(ip)) => is_public_ip(ip.into()),
+        Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_)) => true,
+        _ => false,
+    }
+}
+
+fn is_public_ip(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => is_public_v4(ip),
+        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or_else(|| is_public_v6(ip), is_public_v4),
+    }
+}
+
+/// Not private (RFC 1918), shared (RFC 6598), for benchmarks (RFC 2544), for examples (RFC 5737), nor special otherwise.
+fn is_public_v4(ip: Ipv4Addr) -> bool {
+    let [a, b, ..] = ip.octets();
+    let is_special = ip.is_private()
+        || ip.is_loopback()
+        || ip.is_link_local()
+        || ip.is_unspecified()
+        || ip.is_broadcast()
+        || ip.is_documentation()
+        || ip.is_multicast();
+    let is_shared = a == 100 && (64..128).contains(&b);
+    let is_benchmark = a == 198 && (18..20).contains(&b);
+    !is_special && !is_shared && !is_benchmark && a != 0 && a < 240
+}
+
+/// A global unicast address (RFC 4291) that is not for examples (RFC 3849).
+fn is_public_v6(ip: Ipv6Addr) -> bool {
+    let [first, second, ..] = ip.segments();
+    first & 0xe000 == 0x2000 && !(first == 0x2001 && second == 0x0db8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    fn at(seconds: u64) -> Instant {
+        static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *START.get_or_init(Instant::now) + Duration::from_secs(seconds)
+    }
+
+    const SERVER: &str = "/ip4/9.9.9.9/tcp/4011";
+    const OURS: &str = "/ip4/8.8.8.8/tcp/4011";
+
+    fn open() -> Observations {
+        let mut seen = Observations::new(Reachability::Auto);
+        seen.on_observed(at(0), &address(SERVER), &address("/ip4/8.8.8.8/tcp/50123"));
+        seen.on_candidate(address(OURS));
+        seen
+    }
+
+    #[test]
+    fn a_laboratory_is_taken_for_granted() {
+        let mut seen = Observations::new(Reachability::Auto);
+        assert_eq!(seen.reach(at(0)), Reach::Local);
+        for theirs in [
+            "/ip4/127.0.0.1/tcp/1",
+            "/ip4/10.77.0.1/tcp/1",
+            "/ip6/fd00::1/tcp/1",
+            "/ip4/192.168.1.9/tcp/1",
+        ] {
+            // A liar among them changes nothing.
+            seen.on_observed(at(0), &address(theirs), &address(OURS));
+            seen.on_candidate(address("/ip4/192.168.1.7/tcp/4011"));
+            seen.on_failed(at(1), &address("/ip4/192.168.1.7/tcp/4011"));
+        }
+        assert_eq!(seen.reach(at(1000)), Reach::Local);
+    }
+
+    #[test]
+    fn in_the_open_nothing_is_announced_before_an_address_is_confirmed() {
+        let mut seen = open();
+        assert_eq!(seen.reach(at(1)), Reach::Unknown);
+        assert!(!Reach::Unknown.provides() && !Reach::Unknown.serves());
+        seen.on_candidate(address("/ip4/192.168.1.7/tcp/4011"));
+        seen.on_confirmed(address("/ip4/192.168.1.7/tcp/4011"));
+        assert_eq!(
+            seen.reach(at(2)),
+            Reach::Unknown,
+            "a neighbour's word is not the world's"
+        );
+        seen.on_confirmed(address(OURS));
+        assert_eq!(seen.reach(at(3)), Reach::Public);
+        seen.on_expired(&address(OURS));
+        assert_eq!(seen.reach(at(4)), Reach::Unknown);
+    }
+
+    #[test]
+    fn what_nobody_reaches_is_private_until_a_relay_has_room() {
+        let mut seen = open();
+        let quic = address("/ip4/8.8.8.8/udp/4011/quic-v1");
+        seen.on_candidate(quic.clone());
+        seen.on_failed(at(5), &address(OURS));
+        assert_eq!(seen.reach(at(6)), Reach::Unknown, "the other may be reachable");
+        assert_eq!(seen.reach(at(36)), Reach::Private);
+        seen.on_failed(at(10), &quic);
+        assert_eq!(seen.reach(at(11)), Reach::Private);
+        let circuit = address("/ip4/9.9.9.9/tcp/4011/p2p-circuit");
+        seen.on_confirmed(circuit.clone());
+        assert_eq!(seen.reach(at(12)), Reach::Relayed);
+        assert!(Reach::Relayed.provides() && !Reach::Relayed.serves());
+        seen.on_expired(&circuit);
+        assert_eq!(seen.reach(at(13)), Reach::Private);
+        seen.on_confirmed(quic);
+        assert_eq!(seen.reach(at(14)), Reach::Public);
+    }
+
+    #[test]
+    fn without_anybody_who_tests_a_node_does_not_claim_to_be_reachable() {
+        let seen = open();
+        assert_eq!(seen.reach(at(59)), Reach::Unknown);
+        assert_eq!(seen.reach(at(60)), Reach::Private);
+    }
+
+    #[test]
+    fn the_operators_word_counts() {
+        let mut seen = Observations::new(Reachability::Public);
+        seen.on_failed(at(0), &address(OURS));
+        assert_eq!(seen.reach(at(100)), Reach::Public);
+        assert_eq!(
+            Observations::new(Reachability::Private).reach(at(0)),
+            Reach::Private
+        );
+        let mut seen = Observations::new(Reachability::Tested);
+        let loopback = address("/ip4/127.0.0.1/tcp/1");
+        seen.on_observed(at(0), &loopback, &loopback);
+        seen.on_candidate(loopback.clone());
+        assert_eq!(seen.reach(at(0)), Reach::Unknown);
+        seen.on_failed(at(1), &loopback);
+        assert_eq!(seen.reach(at(1)), Reach::Private);
+    }
+
+    #[test]
+    fn foreign_reports_take_bounded_memory() {
+        let mut seen = open();
+        for port in 0..10_000 {
+            let reported = address(&format!("/ip4/8.8.8.8/tcp/{port}"));
+            seen.on_candidate(reported.clone());
+            seen.on_failed(at(0), &reported);
+        }
+        assert!(seen.candidates.len() <= MAX_CANDIDATES);
+    }
+
+    #[test]
+    fn public_addresses_are_told_from_others() {
+        for text in [
+            "/ip4/8.8.8.8/tcp/1",
+            "/ip6/2a00::1/udp/1/quic-v1",
+            "/dns4/example.org/tcp/1",
+        ] {
+            assert!(is_public(&address(text)), "{text}");
+        }
+        for text in [
+            "/ip4/10.0.0.1/tcp/1",
+            "/ip4/100.64.0.1/tcp/1",
+            "/ip4/172.16.0.1/tcp/1",
+            "/ip4/169.254.1.1/tcp/1",
+            "/ip4/203.0.113.7/tcp/1",
+            "/ip4/0.0.0.0/tcp/1",
+            "/ip6/::1/tcp/1",
+            "/ip6/fe80::1/tcp/1",
+            "/ip6/::ffff:10.0.0.1/tcp/1",
+            "/ip6/2001:db8::1/tcp/1",
+            "/memory/1",
+        ] {
+            assert!(!is_public(&address(text)), "{text}");
+        }
+    }
+}
