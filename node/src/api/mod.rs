@@ -2,7 +2,7 @@
 //!
 //! | Route | |
 //! |---|---|
-//! | `GET /v1/status` | who this node is, what it does, its counters |
+//! | `GET /v1/status` | who this node is, what it does, whether others reach it (`reach`), its counters |
 //! | `GET /v1/peers` | connected peers |
 //! | `GET /v1/jobs`, `POST /v1/jobs` | jobs known; submit `{"file": TOML, "base": DIR}` |
 //! | `GET /v1/jobs/{id}`, `POST /v1/jobs/{id}/cancel` | one job |
