@@ -125,6 +125,11 @@ impl Orchestrator {
         let Phase::Reducing(r) = &mut self.phase else {
             return;
         };
+        if let Some(waiting) = &mut r.reach.waiting {
+            // Those who answer were not enough after all: a later look may find more.
+            waiting.look_at = now.plus(r.floor_ms);
+            return;
+        }
         out.push(Action::Notice(format!(
             "round {} view {}: too few members answer for a quorum; waiting for them",
             r.manifest.round, r.manifest.view

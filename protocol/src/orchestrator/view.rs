@@ -225,9 +225,12 @@ impl Reducing {
             .collect()
     }
 
-    /// Everybody's work again, by everybody.
+    /// Everybody's work again, by everybody: also by those for whom a holder stood in the first manifest.
     pub(super) fn start_over(&mut self) {
         self.manifest.entries = self.first.clone();
+        for e in &mut self.manifest.entries {
+            e.server = e.member.clone();
+        }
         self.manifest.left_out = self.first_left_out.clone();
         self.accusers.clear();
         self.replaced.clear();
