@@ -85,6 +85,29 @@ scenarios! {
     a_false_sum_does_not_close: "false-sum";
     two_manifests_leave_one_state: "two-manifests";
     a_late_close_leaves_one_state: "late-close";
+    late_words_leave_one_state: "late-words";
+}
+
+/// Whatever comes late, in rings of all small sizes: rounds close, each with one state.
+#[test]
+fn late_words_leave_one_state_in_small_rings() {
+    let text = std::fs::read_to_string(folder().join("late-words.toml")).unwrap();
+    for members in 3..=12 {
+        for (seed, jitter_ms) in [(1, 500), (2, 2000), (3, 4000), (4, 8000)] {
+            let text = text
+                .replace("members = 150", &format!("seed = {seed}\nmembers = {members}"))
+                .replace("jitter_ms = 4000", &format!("jitter_ms = {jitter_ms}"));
+            let (scenario, invariant) = parse(&text).unwrap();
+            assert_eq!((scenario.members, scenario.seed), (members, seed));
+            let outcome = run(&scenario).unwrap();
+            let broken = invariant.broken(&scenario, &outcome);
+            assert!(
+                broken.is_empty() && outcome.broken.sum.is_empty(),
+                "{members} members, {jitter_ms} ms, seed {seed}: {broken:#?} {:?}",
+                outcome.broken.sum
+            );
+        }
+    }
 }
 
 #[test]
