@@ -67,6 +67,7 @@ fn hops(wire: Wire, members: u32, grid: Option<Grid>) -> Value {
         parent: Hash32([6; 32]),
         entries: (0..members).map(entry).collect(),
         grid,
+        kept: Vec::new(),
         left_out: Vec::new(),
     };
     let scope = Scope::new(Arc::new(manifest), Hash32([5; 32]), wire, ELEMENTS, 256).unwrap();
@@ -87,7 +88,7 @@ fn hops(wire: Wire, members: u32, grid: Option<Grid>) -> Value {
         travelling.extend(out.drain(..).map(|s| (to, s)));
     }
     let mut all: BTreeMap<Place, Hop> = BTreeMap::new();
-    machines.iter_mut().for_each(|m| all.append(&mut m.take_hops()));
+    machines.iter().for_each(|m| all.extend(m.hops()));
     let bytes: Vec<u8> = all
         .iter()
         .flat_map(|(place, hop)| placed_to_bytes(*place, hop))

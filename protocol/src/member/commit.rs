@@ -149,6 +149,7 @@ impl InRound {
         complaint: &Complaint,
         out: &mut Vec<Action>,
     ) {
+        self.on_complaint_in_view(config, accuser, complaint.context, out);
         if complaint.accused != config.me || complaint.context != self.hash {
             return;
         }

@@ -203,8 +203,8 @@ pub enum Action {
         view: View,
         /// Manifest it is for.
         manifest: Hash32,
-        /// The mean delta, flat.
-        mean: Vec<f32>,
+        /// The mean delta, flat; the machine keeps it for a next view.
+        mean: Arc<Vec<f32>>,
     },
     /// The tentative state is the state.
     Promote(Held),

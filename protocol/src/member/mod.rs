@@ -7,6 +7,7 @@ mod attests;
 mod close;
 mod commit;
 mod event;
+mod keep;
 mod links;
 mod reduce;
 mod roster;
@@ -181,7 +182,8 @@ impl Member {
             | Body::Cutoff(_)
             | Body::Status(_)
             | Body::Links(_)
-            | Body::Proof(_) => {}
+            | Body::Proof(_)
+            | Body::Holding(_) => {}
         }
     }
 
@@ -251,6 +253,7 @@ fn roster_of(body: &Body) -> Option<Hash32> {
         | Body::Complaint(_)
         | Body::Status(_)
         | Body::Links(_)
-        | Body::Proof(_) => None,
+        | Body::Proof(_)
+        | Body::Holding(_) => None,
     }
 }

@@ -1,6 +1,7 @@
 //! One round as a member sees it: what it knows of the others, and the step it is at.
 
 use super::attests::Heard;
+use super::keep::Keeping;
 use super::times::RingTimes;
 use super::view::ViewState;
 use super::{Action, Config, Doing, Event, Held};
@@ -93,6 +94,7 @@ pub(super) struct InRound {
     pub(super) heard: Heard,
     pub(super) close: Option<Box<Close>>,
     pub(super) times: RingTimes,
+    pub(super) keeping: Keeping,
     /// What has been complained of: once a view is enough.
     pub(super) complained: BTreeSet<(Hash32, PeerBytes, Offence)>,
 }
@@ -120,6 +122,7 @@ impl InRound {
             heard: Heard::default(),
             close: None,
             times: RingTimes::default(),
+            keeping: Keeping::default(),
             complained: BTreeSet::new(),
         }
     }
@@ -276,7 +279,8 @@ impl InRound {
             | Body::Complaint(_)
             | Body::Status(_)
             | Body::Links(_)
-            | Body::Proof(_) => {}
+            | Body::Proof(_)
+            | Body::Holding(_) => {}
         }
     }
 
@@ -304,7 +308,7 @@ impl InRound {
         self.reveal_for_the_lost(config, peer, out);
         let Step::Reducing(view) = &self.step else { return };
         if view.is_neighbour(peer) && self.is_news(peer, Offence::Unreachable) {
-            out.push(self.complain(config, peer, Offence::Unreachable));
+            self.complain(config, peer, Offence::Unreachable, out);
         }
     }
 
@@ -335,7 +339,7 @@ impl InRound {
                 offence,
                 detail,
             });
-            out.push(self.complain(config, peer, offence));
+            self.complain(config, peer, offence, out);
         }
     }
 
@@ -344,11 +348,17 @@ impl InRound {
         self.complained.insert((context, peer.clone(), offence))
     }
 
-    pub(super) fn complain(&self, config: &Config, accused: &PeerBytes, offence: Offence) -> Action {
+    pub(super) fn complain(
+        &mut self,
+        config: &Config,
+        accused: &PeerBytes,
+        offence: Offence,
+        out: &mut Vec<Action>,
+    ) {
         let (view, context) = self
             .view()
             .map_or((crate::ids::View(0), self.hash), |v| (v.manifest.view, v.hash));
-        Action::Publish(Body::Complaint(Complaint {
+        out.push(Action::Publish(Body::Complaint(Complaint {
             job: config.job.clone(),
             round: self.roster.round,
             view,
@@ -356,7 +366,8 @@ impl InRound {
             accused: accused.clone(),
             offence: offence.number(),
             missing: self.view().map_or(0, ViewState::missing),
-        }))
+        })));
+        self.say_holding(config, out);
     }
 
     pub(super) fn on_tick(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {

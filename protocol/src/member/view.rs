@@ -1,5 +1,6 @@
 //! One manifest as a member sees it, and its end: reduce, apply, attest (PROTOCOL sections 5 and 6).
 
+use super::keep::Whose;
 use super::reduce::{Sent, deliver};
 use super::round::{InRound, Step};
 use super::times::{Limits, RingTimes, Waiting, overdue};
@@ -7,7 +8,7 @@ use super::{Action, Config, Sums};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::DeadlinesSpec;
 use crate::message::{Attest, Body, Entry, Manifest, Offence};
-use crate::ring::{Axis, Chained, Contribution, Hop, Layout, Place, Reduced, Scope};
+use crate::ring::{Axis, Chained, Contribution, Layout, Reduced, Schedule, Scope, ScopeError};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,34 +20,31 @@ pub(super) struct ViewState {
     pub(super) hash: Hash32,
     pub(super) me: PeerBytes,
     pub(super) layout: Layout,
+    pub(super) scope: Arc<Scope>,
     pub(super) rings: BTreeMap<u32, Chained>,
     pub(super) done: BTreeMap<u32, Reduced>,
+    /// The mean, once it is being applied.
+    mean: Option<Arc<Vec<f32>>>,
     pub(super) progress: Time,
     pub(super) waiting: Waiting,
     limits: Limits,
 }
 
 impl ViewState {
-    /// `None` for a grid that the entries do not fill.
-    fn new(
-        now: Time,
-        manifest: Manifest,
-        hash: Hash32,
-        me: PeerBytes,
-        deadlines: &DeadlinesSpec,
-    ) -> Option<Self> {
-        let layout = Layout::new(u32::try_from(manifest.entries.len()).ok()?, manifest.grid)?;
-        Some(Self {
-            layout,
+    fn new(now: Time, scope: Arc<Scope>, me: PeerBytes, deadlines: &DeadlinesSpec) -> Self {
+        Self {
+            layout: scope.plan.layout,
             limits: Limits::of(deadlines),
             rings: BTreeMap::new(),
             done: BTreeMap::new(),
+            mean: None,
             progress: now,
             waiting: Waiting::First,
-            manifest: Arc::new(manifest),
-            hash,
+            manifest: scope.manifest.clone(),
+            hash: scope.hash,
+            scope,
             me,
-        })
+        }
     }
 
     /// Who serves a slot; a missing one's successor does.
@@ -118,13 +116,44 @@ impl ViewState {
         owing
     }
 
-    /// What this node has of the chains: the hops it made and those it took.
-    fn take_hops(&mut self) -> Vec<(Place, Hop)> {
-        let mut all = BTreeMap::new();
-        for ring in self.rings.values_mut() {
-            all.append(&mut ring.take_hops());
+    /// A slot's result, once its ring has finished.
+    pub(super) fn result(&self, slot: u32) -> Option<&[f32]> {
+        let done = self.done.get(&slot)?;
+        match &self.mean {
+            Some(mean) if done.mean.is_empty() => Some(mean),
+            Some(_) | None => Some(&done.mean),
         }
-        all.into_iter().collect()
+    }
+
+    /// What rounding left over of this member's own contribution to a chunk, if it served it.
+    pub(super) fn left_of(&self, chunk: u32) -> Option<Vec<f32>> {
+        let slot = self.own_slot()?;
+        let Some(done) = self.done.get(&slot) else {
+            return Some(self.rings.get(&slot)?.left_of(chunk)?.to_vec());
+        };
+        let plan = self.scope.plan;
+        let schedule = Schedule {
+            slots: self.scope.chunks(),
+            elements: plan.elements,
+            segment: plan.segment,
+        };
+        done.residual.get(schedule.chunk(chunk)).map(<[f32]>::to_vec)
+    }
+
+    /// The slot of this member's own contribution, if it is served here.
+    fn own_slot(&self) -> Option<u32> {
+        self.rings
+            .keys()
+            .copied()
+            .find(|slot| self.is_of(*slot, &self.me))
+    }
+
+    fn is_of(&self, slot: u32, member: &PeerBytes) -> bool {
+        let entry = self
+            .layout
+            .entry(slot)
+            .and_then(|e| self.manifest.entries.get(e as usize));
+        entry.is_some_and(|e| e.member == *member)
     }
 
     fn finished(&self) -> bool {
@@ -133,9 +162,8 @@ impl ViewState {
 
     /// What the wire rounded away of `member`'s contribution, if this node contributed it.
     pub(super) fn residual_of(&self, member: &PeerBytes) -> Option<Vec<f32>> {
-        let entry = self.manifest.entries.iter().position(|e| e.member == *member)?;
-        let of_member = |slot: &u32| self.layout.entry(*slot).is_some_and(|e| e as usize == entry);
-        match self.done.iter().find(|(slot, _)| of_member(slot)) {
+        self.manifest.entries.iter().find(|e| e.member == *member)?;
+        match self.done.iter().find(|(slot, _)| self.is_of(**slot, member)) {
             Some((_, reduced)) => Some(reduced.residual.clone()),
             // Someone else contributed for us: what was rounded is not known here.
             None => Some(Vec::new()),
@@ -173,29 +201,62 @@ impl InRound {
             }
             return;
         }
-        let newer = self.view().is_none_or(|v| manifest.view > v.manifest.view);
-        if !newer || manifest.parent != self.roster.parent || manifest.round != self.roster.round {
+        if manifest.parent != self.roster.parent || manifest.round != self.roster.round {
             return;
         }
+        let (view, elements) = (manifest.view, self.elements());
+        let newer = self.keeping.newest.is_none_or(|newest| view > newest);
+        // Without a delta there is nothing to sum.
+        if elements == 0 {
+            self.sit_out(&manifest, out);
+            return;
+        }
+        match self.keeping.scope(config, manifest.clone(), hash, elements) {
+            Ok(scope) if newer => self.begin_view(now, config, scope, out),
+            // What a later one may keep chunks of.
+            Ok(_) => {}
+            Err(ScopeError::Unknown(_)) if newer => {
+                self.keeping.ahead = Some(Box::new((manifest, hash)));
+                return;
+            }
+            Err(why) if newer => {
+                let round = self.roster.round;
+                out.push(Action::Notice(format!(
+                    "round {round}: the manifest of view {view} is wrong: {why}; sitting out"
+                )));
+                self.give_up_ring();
+                self.keeping.newest = Some(view);
+            }
+            // Not begun, and no ring that could be kept.
+            Err(_) => {}
+        }
+        if let Some(ahead) = self.keeping.ahead.take() {
+            let (manifest, hash) = *ahead;
+            self.on_manifest(now, config, manifest, hash, out);
+        }
+    }
+
+    fn sit_out(&mut self, manifest: &Manifest, out: &mut Vec<Action>) {
         if matches!(self.step, Step::Training | Step::Building { .. } | Step::Syncing) {
             out.push(Action::AbandonTraining);
         }
-        self.say_if_left_out(&manifest, out);
+        self.say_if_left_out(manifest, out);
+        self.step = Step::SittingOut;
+    }
+
+    /// Leaves what was under way for the ring of a new manifest.
+    fn begin_view(&mut self, now: Time, config: &Config, scope: Arc<Scope>, out: &mut Vec<Action>) {
+        self.give_up_ring();
+        self.sit_out(&scope.manifest, out);
+        self.keeping.retain(&scope);
+        self.keeping.newest = Some(scope.manifest.view);
         let deadlines = &config.spec.schedule.deadlines;
-        let view = ViewState::new(now, manifest, hash, config.me.clone(), deadlines);
-        let Some(mut view) = view else {
-            out.push(Action::Notice(format!(
-                "round {}: the manifest's grid is not for its entries; sitting out",
-                self.roster.round
-            )));
-            self.step = Step::SittingOut;
-            return;
-        };
+        let mut view = ViewState::new(now, scope, config.me.clone(), deadlines);
         self.open_rings(config, &mut view, out);
         if view.rings.is_empty() {
-            self.step = Step::SittingOut;
             return;
         }
+        self.keeping.clear();
         let mut first = Sent::new();
         let mut sent = Vec::new();
         for (slot, ring) in &mut view.rings {
@@ -221,15 +282,7 @@ impl InRound {
 
     /// One machine for each slot that this node serves and holds the delta of.
     fn open_rings(&self, config: &Config, view: &mut ViewState, out: &mut Vec<Action>) {
-        let elements = self.elements();
-        let scope = Scope::new(
-            view.manifest.clone(),
-            view.hash,
-            config.spec.wire,
-            elements,
-            config.segment,
-        );
-        let Some(scope) = scope.map(Arc::new) else { return };
+        let (scope, elements) = (view.scope.clone(), view.scope.plan.elements);
         for slot in view.mine() {
             let entry = view.layout.entry(slot);
             let own = match entry.and_then(|e| view.manifest.entries.get(e as usize)) {
@@ -239,7 +292,13 @@ impl InRound {
                     None => continue,
                 },
             };
-            let machine = Chained::new(scope.clone(), config.keys.clone(), slot, own);
+            let whose = if view.is_of(slot, &self.me) {
+                Whose::Own
+            } else {
+                Whose::Anothers
+            };
+            let carried = self.keeping.carried(&scope, slot, whose);
+            let machine = Chained::keeping(scope.clone(), config.keys.clone(), slot, own, carried);
             view.rings.insert(slot, machine);
         }
     }
@@ -294,19 +353,23 @@ impl InRound {
         if !view.finished() {
             return;
         }
-        out.push(Action::KeepHops {
-            round: self.roster.round,
-            manifest: view.hash,
-            hops: view.take_hops(),
-        });
+        for (manifest, hops) in self.keeping.chains(view) {
+            out.push(Action::KeepHops {
+                round: self.roster.round,
+                manifest,
+                hops,
+            });
+        }
         let Some(reduced) = view.done.values_mut().next() else {
             return;
         };
+        let mean = Arc::new(std::mem::take(&mut reduced.mean));
+        view.mean = Some(mean.clone());
         out.push(Action::Apply {
             round: self.roster.round,
             view: view.manifest.view,
             manifest: view.hash,
-            mean: std::mem::take(&mut reduced.mean),
+            mean,
         });
         let Step::Reducing(view) = std::mem::replace(&mut self.step, Step::SittingOut) else {
             return;
@@ -363,7 +426,7 @@ impl InRound {
                 offence: Offence::Timeout,
                 detail,
             });
-            out.push(self.complain(config, &peer, Offence::Timeout));
+            self.complain(config, &peer, Offence::Timeout, out);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Bodies of the signed messages. Stored objects are DAG-CBOR maps; transient ones are CBOR arrays in field order.
 
+use super::kept::Kept;
 use crate::cbor::{Bounded, BoundedBytes};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
@@ -161,6 +162,10 @@ pub struct Manifest {
     /// Rows and columns, above `flat_ring_max` contributions; absent for one ring.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grid: Option<Grid>,
+    /// Chunks whose means an earlier view of the round has finished, in order: they are not summed again. Absent where there
+    /// are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Kept>,
     /// Members without one.
     pub left_out: Vec<LeftOut>,
 }

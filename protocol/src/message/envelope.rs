@@ -4,6 +4,7 @@ use super::bodies::{
     Attest, Close, Commitment, Complaint, Cutoff, JobBody as Job, Links, Manifest, Proof, Ready, Receipt,
     Report, Reveal, Roster, Status, wire_struct,
 };
+use super::kept::Holding;
 use crate::cbor::{self, CborError};
 use crate::ids::{CidBytes, PeerBytes};
 use serde_bytes::ByteBuf;
@@ -164,6 +165,7 @@ kinds! {
     Status = 22, "gym/status/v1", false, wire;
     Links = 23, "gym/links/v1", false, wire;
     Proof = 24, "gym/proof/v1", false, wire;
+    Holding = 25, "gym/holding/v1", false, wire;
 }
 
 impl Body {
@@ -186,6 +188,7 @@ impl Body {
             Self::Status(b) => b.job.clone(),
             Self::Links(b) => b.job.clone(),
             Self::Proof(b) => b.job.clone(),
+            Self::Holding(b) => b.job.clone(),
         }
     }
 
@@ -204,6 +207,7 @@ impl Body {
             Self::Reveal(b) => Some(b.round.0),
             Self::Complaint(b) => Some(b.round.0),
             Self::Proof(b) => Some(b.round.0),
+            Self::Holding(b) => Some(b.round.0),
             Self::Job(_) | Self::Ready(_) | Self::Status(_) | Self::Links(_) => None,
         }
     }

@@ -4,8 +4,10 @@
 
 mod bodies;
 mod envelope;
+mod kept;
 mod wire;
 
 pub use bodies::*;
 pub use envelope::{Body, Envelope, Kind, MAX_ENVELOPE, MessageError, Verified, Verifier, VerifyError};
+pub use kept::{HeldChunk, Holding, Kept, MAX_KEPT};
 pub use wire::{LinkHeader, LinkKind, Phase};

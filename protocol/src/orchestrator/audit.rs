@@ -71,7 +71,7 @@ impl Orchestrator {
         let Phase::Reducing(r) = &mut self.phase else {
             return;
         };
-        let (round, manifest, member) = (r.manifest.round, r.hash, finding.member.clone());
+        let (round, manifest, member) = (r.manifest.round, finding.manifest, finding.member.clone());
         r.replaced.insert(member.clone());
         let detail = format!(
             "round {round}: it {} ({:?} step {}, chunk {}, slot {})",
@@ -104,6 +104,9 @@ impl Orchestrator {
             self.strikes.insert(member.clone(), STRIKES - 1);
         }
         self.strike(&member, out);
+        if let Phase::Reducing(r) = &mut self.phase {
+            r.forget_finished();
+        }
         self.raise_view(now, out);
     }
 }

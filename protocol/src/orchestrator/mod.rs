@@ -6,6 +6,7 @@ mod audit;
 mod collect;
 mod commit;
 mod event;
+mod keep;
 mod order;
 mod reach;
 mod rounds;
@@ -197,6 +198,7 @@ impl Orchestrator {
                 self.on_attest(now, attest, m, out);
             }
             Body::Links(b) => self.links.hear(&m.sender, b),
+            Body::Holding(b) => self.on_holding(&m.sender, b),
             Body::Job(_)
             | Body::Roster(_)
             | Body::Manifest(_)
@@ -214,7 +216,10 @@ impl Orchestrator {
         self.ready.insert(peer.clone(), ready);
         match &mut self.phase {
             Phase::Training(c) => c.idle(&peer),
-            Phase::Reducing(r) => r.reach.idle(&peer),
+            Phase::Reducing(r) => {
+                r.reach.idle(&peer);
+                r.holdings.idle(&peer);
+            }
             Phase::Preparing
             | Phase::Recruiting { .. }
             | Phase::Collecting(..)

@@ -90,6 +90,15 @@ impl Reducing {
         3 * attesting.count() > 2 * self.first.len()
     }
 
+    /// Whether nothing is to be heard of a member in this view.
+    pub(super) fn is_away(&self, peer: &PeerBytes) -> bool {
+        let reach = &self.reach;
+        self.commits.gone.contains(peer)
+            || self.replaced.contains(peer)
+            || reach.silent.contains(peer)
+            || reach.idle.contains(peer)
+    }
+
     fn is_back(&mut self, peer: &PeerBytes) {
         self.reach.silent.remove(peer);
         if self.reach.is_waiting() && !self.reach.idle.contains(peer) {

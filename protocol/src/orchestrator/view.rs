@@ -2,6 +2,7 @@
 
 use super::audit::Audit;
 use super::commit::Commits;
+use super::keep::Holdings;
 use super::reach::Reach;
 use super::{Action, Config, Orchestrator, Phase};
 use crate::cbor;
@@ -22,19 +23,22 @@ const MAX_VIEWS: u32 = 8;
 
 /// One complaint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
+pub(super) struct Heard {
     accuser: PeerBytes,
-    accused: PeerBytes,
-    offence: Offence,
-    missing: u32,
+    pub(super) accused: PeerBytes,
+    pub(super) offence: Offence,
+    pub(super) missing: u32,
 }
 
 /// A round whose manifest is out.
 #[derive(Debug)]
 pub(super) struct Reducing {
     pub(super) commits: Commits,
+    /// The view that is out, and what becomes of it while another is prepared.
+    pub(super) decided: Manifest,
     pub(super) manifest: Manifest,
     pub(super) hash: Hash32,
+    pub(super) holdings: Holdings,
     pub(super) audit: Audit,
     since: Time,
     pub(super) attest_ms: u64,
@@ -50,7 +54,7 @@ pub(super) struct Reducing {
     first_left_out: Vec<LeftOut>,
     pub(super) reach: Reach,
     /// Complaints of this view.
-    complaints: Vec<Heard>,
+    pub(super) complaints: Vec<Heard>,
     first_complaint: Option<Time>,
     /// Who has been accused, by whom, over all views of the round; of silence only where the silence starts.
     accusers: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
@@ -75,6 +79,7 @@ impl Reducing {
             parent: commits.facts.roster.parent,
             entries,
             grid: None,
+            kept: Vec::new(),
             left_out,
         };
         let deadlines = &config.spec.schedule.deadlines;
@@ -88,7 +93,9 @@ impl Reducing {
             floor_ms: deadlines.ring_floor_ms,
             hearing_ms: HEARING_MS.min(deadlines.ring_floor_ms / 2),
             commits,
+            decided: manifest.clone(),
             manifest,
+            holdings: Holdings::default(),
             since: now,
             attest_ms: deadlines.attest_ms,
             flat_ring_max: config.flat_ring_max,
@@ -108,6 +115,8 @@ impl Reducing {
         self.hash = cbor::to_dag(&self.manifest)
             .map(|b| cbor::object_hash(&b))
             .unwrap_or_default();
+        self.decided = self.manifest.clone();
+        self.holdings.renew();
         self.since = now;
         self.attests.clear();
         self.complaints.clear();
@@ -153,7 +162,7 @@ impl Reducing {
         self.manifest.entries.len()
     }
 
-    fn serves(&self, peer: &PeerBytes) -> bool {
+    pub(super) fn serves(&self, peer: &PeerBytes) -> bool {
         self.manifest.entries.iter().any(|e| e.server == *peer)
     }
 
@@ -193,7 +202,7 @@ impl Reducing {
     /// Where the silence starts: a stall spreads around the ring, and the member that misses most is next to its source.
     fn accuse_the_silent(&mut self) {
         let silence = |c: &&Heard| c.offence.is_silence();
-        let Some(most) = self.complaints.iter().filter(silence).map(|c| c.missing).max() else {
+        let Some(most) = self.most_missing() else {
             return;
         };
         for c in self
@@ -207,6 +216,12 @@ impl Reducing {
                 .or_default()
                 .insert(c.accuser.clone());
         }
+    }
+
+    /// Segments that the member which misses most says to miss, of those that complain of silence.
+    pub(super) fn most_missing(&self) -> Option<u32> {
+        let silence = self.complaints.iter().filter(|c| c.offence.is_silence());
+        silence.map(|c| c.missing).max()
     }
 
     /// Who is not asked again in this round: two different members accused it (one, in a ring of two), or it is gone.
@@ -376,21 +391,27 @@ impl Orchestrator {
                 return;
             }
             Some(_) => return,
-            None if differ && r.audit.is_over(now) => return self.raise_view(now, out),
+            None if differ && r.audit.is_over(now) => {
+                r.forget_finished();
+                return self.raise_view(now, out);
+            }
             None => {}
         }
         if r.reach.is_waiting() {
             self.wait_for_quorum(now, out);
             return;
         }
-        let heard_all = r.first_complaint.is_some() && self.lost.keys().any(|p| r.serves(p));
+        let lost = &self.lost;
+        let heard_all = r.first_complaint.is_some() && lost.keys().any(|p| r.serves(p));
         let dead = r
             .manifest
             .entries
             .iter()
             .any(|e| r.commits.gone.contains(&e.server));
         let found = r.first_complaint.is_some() && r.reach.has_found();
-        if due || heard_all || found || dead {
+        let away = |p: &PeerBytes| lost.contains_key(p) || r.is_away(p);
+        let has_heard = r.first_complaint.is_none() || r.has_heard_holders(&away);
+        if due || (heard_all || found || dead) && has_heard {
             self.raise_view(now, out);
         }
     }
@@ -406,6 +427,7 @@ impl Orchestrator {
         }
         let silent = r.reach.silent.clone();
         let is_lost = |p: &PeerBytes| lost.contains_key(p) || silent.contains(p);
+        r.doubt_the_accused();
         let replaced = r.decide_replacements(&is_lost);
         let fresh: Vec<PeerBytes> = replaced.difference(&r.replaced).cloned().collect();
         r.replaced.extend(replaced);
@@ -443,9 +465,14 @@ impl Orchestrator {
         }
         r.manifest.entries = entries;
         r.reorder();
+        r.keep_finished();
         r.manifest.view = r.manifest.view.next();
+        let kept = match r.manifest.kept.len() {
+            0 => String::new(),
+            n => format!(", {n} of {} chunks are finished", r.members()),
+        };
         out.push(Action::Notice(format!(
-            "round {}: view {}",
+            "round {}: view {}{kept}",
             r.manifest.round, r.manifest.view
         )));
         r.publish(now, out);

@@ -1,6 +1,9 @@
 //! The machine of a slot, whatever the layout.
 
-use super::{Axis, Config, Contribution, GridRing, Layout, Reduced, Ring, RingError, Schedule, Segment};
+use super::{
+    Axis, Carried, Config, Contribution, GridRing, KeptChunks, Layout, Reduced, Ring, RingError, Schedule,
+    Segment,
+};
 use crate::job::spec::Wire;
 
 /// What a slot's machine is built from.
@@ -31,22 +34,26 @@ impl Machine {
     /// The machine of `slot`.
     #[must_use]
     pub fn new(plan: Plan, slot: u32, own: Contribution) -> Self {
-        match plan.layout.grid() {
-            Some(grid) => Self::Grid(Box::new(GridRing::new(plan, grid, slot, own))),
-            None => Self::Flat(Box::new(Ring::new(
-                Config {
-                    schedule: Schedule {
-                        slots: plan.layout.slots(),
-                        elements: plan.elements,
-                        segment: plan.segment,
-                    },
-                    slot,
-                    wire: plan.wire,
-                    total_weight: plan.total_weight,
-                },
-                own,
-            ))),
+        Self::keeping(plan, slot, own, KeptChunks::default(), Carried::default())
+    }
+
+    /// The same where an earlier view has finished some chunks already. Grids keep none.
+    #[must_use]
+    pub fn keeping(plan: Plan, slot: u32, own: Contribution, kept: KeptChunks, carried: Carried) -> Self {
+        if let Some(grid) = plan.layout.grid() {
+            return Self::Grid(Box::new(GridRing::new(plan, grid, slot, own)));
         }
+        let config = Config {
+            schedule: Schedule {
+                slots: plan.layout.slots(),
+                elements: plan.elements,
+                segment: plan.segment,
+            },
+            slot,
+            wire: plan.wire,
+            total_weight: plan.total_weight,
+        };
+        Self::Flat(Box::new(Ring::keeping(config, own, kept, carried)))
     }
 
     /// Sends what needs nothing from others.
@@ -108,6 +115,30 @@ impl Machine {
         match self {
             Self::Flat(r) => r.missing(),
             Self::Grid(g) => g.missing(),
+        }
+    }
+
+    /// Whether the chunk's mean is here, whole; never in a grid, whose means are not kept.
+    pub(super) fn is_finished_chunk(&self, chunk: u32) -> bool {
+        match self {
+            Self::Flat(r) => r.is_finished_chunk(chunk),
+            Self::Grid(_) => false,
+        }
+    }
+
+    /// A finished chunk's segments as they travelled, from the ring's result where that was taken.
+    pub(super) fn segments_of(&self, chunk: u32, result: Option<&[f32]>) -> Option<Vec<Vec<u8>>> {
+        match self {
+            Self::Flat(r) => r.segments_of(chunk, result),
+            Self::Grid(_) => None,
+        }
+    }
+
+    /// What rounding left over of this slot's own part of a chunk, while the ring's result was not taken.
+    pub(super) fn left_of(&self, chunk: u32) -> Option<&[f32]> {
+        match self {
+            Self::Flat(r) => r.left_of(chunk),
+            Self::Grid(_) => None,
         }
     }
 }

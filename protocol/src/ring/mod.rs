@@ -9,6 +9,7 @@ mod contribution;
 mod flat;
 mod grid;
 mod hop;
+mod kept;
 mod layout;
 mod machine;
 mod order;
@@ -18,16 +19,17 @@ mod segment;
 
 pub use audit::{Expected, Finding, Lie, Verdict, expect, judge};
 pub use chain::{
-    Chained, HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, PLACED_BYTES, Place, Scope, Seat, placed_from_bytes,
-    placed_to_bytes,
+    Chained, HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, Origin, PLACED_BYTES, Place, Scope, ScopeError, Seat,
+    placed_from_bytes, placed_to_bytes,
 };
 pub use contribution::Contribution;
 pub use flat::{Config, Ring};
 pub use grid::GridRing;
+pub use kept::{Carried, Finished, KeptChunks};
 pub use layout::{Axis, Grid, Layout};
 pub use machine::{Machine, Plan};
 pub use order::{Costs, order};
-pub use replay::{Part, replay, replay_in};
+pub use replay::{Part, replay, replay_by_origin, replay_in};
 pub use schedule::Schedule;
 pub use segment::{Reduced, RingError, Segment};
 

@@ -1,8 +1,10 @@
 //! The same sum in one place, from the committed deltas alone: what an auditor and the tests compare with.
 
-use super::{Contribution, Layout, Machine, Plan, Segment};
+use super::{Contribution, Layout, Machine, Plan, Schedule, Scope, Segment};
 use crate::job::spec::Wire;
+use crate::message::Manifest;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// One contribution, in ring order.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +53,34 @@ pub fn replay_in(layout: Layout, parts: &[Part], wire: Wire, segment: usize) -> 
         .collect();
     run(layout, &mut machines)?;
     Some(machines.first()?.finish()?.mean)
+}
+
+/// The mean that a manifest's ring must end in: each chunk in the order of the manifest under which it was finished. `parts`
+/// finds a manifest's contributions, in its order.
+#[must_use]
+pub fn replay_by_origin(
+    scope: &Arc<Scope>,
+    parts: &dyn Fn(&Manifest) -> Option<Vec<Part>>,
+) -> Option<Vec<f32>> {
+    let plan = scope.plan;
+    let schedule = Schedule {
+        slots: scope.chunks(),
+        elements: plan.elements,
+        segment: plan.segment,
+    };
+    let mut mean = vec![0.0; plan.elements];
+    for (origin, chunks) in scope.by_origin(&(0..scope.chunks()).collect()) {
+        let whole = replay_in(
+            origin.plan.layout,
+            &parts(&origin.manifest)?,
+            plan.wire,
+            plan.segment,
+        )?;
+        for range in chunks.into_iter().map(|c| schedule.chunk(c)) {
+            mean.get_mut(range.clone())?.copy_from_slice(whole.get(range)?);
+        }
+    }
+    Some(mean)
 }
 
 /// Delivers every segment until none is left.

@@ -181,6 +181,7 @@ pub fn parse(text: &str) -> Result<(Scenario, Invariant), ScenarioError> {
         members: f.members,
         elements: f.elements,
         segment: segment(f.scale),
+        payload: super::Payload::Integers,
         scale: f.scale,
         job: f.job(),
         links: LinkModel {

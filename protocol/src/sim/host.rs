@@ -1,6 +1,6 @@
 //! One simulated member: its machine, its stand-in trainer and its faults.
 
-use super::{cid, hash, peer};
+use super::{Payload, cid, hash, peer};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
 use crate::member::{Action, Config, DeltaFacts, Event, Held, Member, Sums};
 use crate::message::{Offence, Reason};
@@ -20,6 +20,9 @@ pub enum Fault {
     DieBeforeCommit(u64),
     /// Dies in this round when its commit has been replicated and the manifest is out.
     DieInReduce(u64),
+    /// Dies in the round of the first number when it would send its ring segment of the second number, counted from 0 over
+    /// the round's views.
+    DieAtSegment(u64, u32),
     /// Comes back this many milliseconds after it died.
     ReviveAfter(u64),
     /// Its connections are found dead only this many milliseconds after it died.
@@ -36,6 +39,8 @@ pub enum Fault {
     NotFinite(u64),
     /// Computes another state in this round.
     OtherState(u64),
+    /// Says in this round that it holds every chunk of a view, and gives none that it has not.
+    SaysAll(u64),
     /// Adds the opposite of what it committed in this round, and signs its hops all the same.
     FalseSum(u64),
 }
@@ -62,15 +67,18 @@ pub struct Host {
     pub(super) offences: BTreeMap<&'static str, u64>,
     /// Its part of the chains of this round's rings, by manifest.
     pub(super) hops: BTreeMap<Hash32, Vec<(Place, Hop)>>,
+    /// Ring segments sent since the latest roster.
+    pub(super) segments: u32,
     config: Config,
     elements: usize,
+    payload: Payload,
 }
 
 /// The deltas of a run, by directory: what replicas and fetches find.
 pub(super) type Deltas = BTreeMap<CidBytes, (PeerBytes, u64, Hash32, Vec<f32>)>;
 
 impl Host {
-    pub(super) fn new(mut config: Config, elements: usize, faults: Vec<Fault>) -> Self {
+    pub(super) fn new(mut config: Config, (elements, payload): (usize, Payload), faults: Vec<Fault>) -> Self {
         let false_in = faults.iter().find_map(|f| {
             if let Fault::FalseSum(round) = f {
                 Some(*round)
@@ -89,8 +97,10 @@ impl Host {
             round_bytes: 0,
             offences: BTreeMap::new(),
             hops: BTreeMap::new(),
+            segments: 0,
             config,
             elements,
+            payload,
         }
     }
 
@@ -132,7 +142,9 @@ impl Host {
         match action {
             Action::Train { .. } => self.has(Fault::DieInTrain(round)),
             Action::BuildCommit { .. } => self.has(Fault::DieBeforeCommit(round)),
-            Action::SendSegment { .. } => self.has(Fault::DieInReduce(round)),
+            Action::SendSegment { .. } => {
+                self.has(Fault::DieInReduce(round)) || self.has(Fault::DieAtSegment(round, self.segments))
+            }
             Action::Publish(_)
             | Action::Fetch(_)
             | Action::AbandonTraining
@@ -152,9 +164,11 @@ impl Host {
     pub(super) fn train(&self, round: u64) -> Vec<f32> {
         let seed = hash(&[b"delta", &round.to_le_bytes(), self.config.me.as_bytes()]);
         let mut rng = StdRng::from_seed(seed.0);
-        (0..self.elements)
-            .map(|_| f32::from(rng.random_range(-1023i16..=1023)))
-            .collect()
+        let mut number = || match self.payload {
+            Payload::Integers => f32::from(rng.random_range(-1023i16..=1023)),
+            Payload::Fractions => rng.random_range(-1.0f32..1.0),
+        };
+        (0..self.elements).map(|_| number()).collect()
     }
 
     pub(super) fn build_commit(

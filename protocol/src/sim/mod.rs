@@ -36,6 +36,8 @@ pub struct Scenario {
     pub elements: usize,
     /// Elements of a ring segment.
     pub segment: usize,
+    /// What deltas are made of.
+    pub payload: Payload,
     /// How many bytes on a link each simulated byte stands for: a large vector's times with a small one's memory.
     pub scale: u64,
     /// The job, as its TOML text; model and questions are not read.
@@ -56,6 +58,16 @@ pub struct Scenario {
     pub orchestrator_faults: Vec<OrchestratorFault>,
     /// Virtual milliseconds after which the run ends, finished or not.
     pub limit_ms: u64,
+}
+
+/// The numbers of a delta.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Payload {
+    /// Integers whose sums are exact in any order.
+    #[default]
+    Integers,
+    /// Fractions: the bits of their sums tell the order in which they were added.
+    Fractions,
 }
 
 /// The order of the ring.
@@ -88,6 +100,7 @@ impl Default for Scenario {
             members: 3,
             elements: 1_000,
             segment: 300,
+            payload: Payload::Integers,
             scale: 1,
             job: String::new(),
             links: LinkModel::default(),
@@ -156,6 +169,8 @@ pub struct ClosedRound {
     pub signers: usize,
     /// Rows and columns, if it was a grid.
     pub grid: Option<(u32, u32)>,
+    /// Chunks that an earlier view had finished.
+    pub kept: usize,
 }
 
 /// Runs a scenario. `None` when its job text does not parse.

@@ -239,6 +239,7 @@ mod tests {
             parent: Hash32::ZERO,
             entries: summed.iter().map(entry).collect(),
             grid: None,
+            kept: Vec::new(),
             left_out: vec![LeftOut {
                 member: peer(1),
                 reason: Reason::Unavailable,

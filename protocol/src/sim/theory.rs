@@ -1,31 +1,33 @@
 //! What a round must come to: the exact mean, and the bytes.
 
+use super::Payload;
 use super::host::Deltas;
 use crate::ids::Rank;
 use crate::job::spec::Wire;
-use crate::message::Manifest;
+use crate::message::{Entry, Manifest};
 use crate::quant::{Form, ring_payload_bytes};
-use crate::ring::{Layout, Part, replay_in};
+use crate::ring::{Part, Scope, replay_by_origin};
+use std::sync::Arc;
 
 /// The mean of a manifest's committed deltas. At f32 they are integers and so are their sums: it is computed here in whole
-/// numbers, by no code of the ring. Otherwise it is the replay.
-pub(super) fn mean(m: &Manifest, deltas: &Deltas, wire: Wire, segment: usize) -> Option<Vec<f32>> {
-    match wire {
-        Wire::F32 => integer_mean(m, deltas),
-        Wire::Bf16 | Wire::Q8 | Wire::Q4 => {
-            let parts: Option<Vec<Part>> = m
-                .entries
-                .iter()
-                .map(|e| {
-                    deltas.get(&e.cid).map(|d| Part {
-                        delta: d.3.clone(),
-                        weight: e.weight,
-                    })
-                })
-                .collect();
-            replay_in(layout(m)?, &parts?, wire, segment)
-        }
+/// numbers, by no code of the ring. Otherwise, and where deltas are no integers, it is the replay, each chunk in the order of
+/// the manifest that finished it.
+pub(super) fn mean(scope: &Arc<Scope>, deltas: &Deltas, payload: Payload) -> Option<Vec<f32>> {
+    match (scope.plan.wire, payload) {
+        (Wire::F32, Payload::Integers) => integer_mean(&scope.manifest, deltas),
+        (Wire::F32 | Wire::Bf16 | Wire::Q8 | Wire::Q4, _) => replay_by_origin(scope, &|m| parts(m, deltas)),
     }
+}
+
+/// A manifest's contributions, in its order.
+pub(super) fn parts(m: &Manifest, deltas: &Deltas) -> Option<Vec<Part>> {
+    let part = |e: &Entry| {
+        deltas.get(&e.cid).map(|d| Part {
+            delta: d.3.clone(),
+            weight: e.weight,
+        })
+    };
+    m.entries.iter().map(part).collect()
 }
 
 fn integer_mean(m: &Manifest, deltas: &Deltas) -> Option<Vec<f32>> {
@@ -61,8 +63,4 @@ pub(super) fn bytes_ratio(m: &Manifest, wire: Wire, elements: usize, sent: &[u64
             Some(sent / want(rank).filter(|w| *w > 0.0)?)
         })
         .max_by(|a, b| (a - 1.0).abs().total_cmp(&(b - 1.0).abs()))
-}
-
-fn layout(m: &Manifest) -> Option<Layout> {
-    Layout::new(u32::try_from(m.entries.len()).ok()?, m.grid)
 }

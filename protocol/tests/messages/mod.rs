@@ -76,6 +76,7 @@ pub(crate) fn bodies() -> Vec<Body> {
                 server: peer(3),
             }],
             grid: None,
+            kept: Vec::new(),
             left_out: vec![LeftOut {
                 member: peer(4),
                 reason: Reason::NotFinite,
@@ -178,6 +179,19 @@ pub(crate) fn bodies() -> Vec<Body> {
             manifest: hash(5),
             accused: peer(4),
             hops: vec![1; 173].try_into().expect("few enough"),
+        }
+        .into(),
+        Holding {
+            job: cid(9),
+            round,
+            view,
+            manifest: hash(5),
+            held: vec![HeldChunk {
+                chunk: 2,
+                mean: hash(8),
+            }]
+            .try_into()
+            .expect("few enough"),
         }
         .into(),
     ]

@@ -19,6 +19,8 @@ pub enum Verdict {
 /// Who lied, how, and the signatures that show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
+    /// Under which manifest.
+    pub manifest: Hash32,
     /// Where.
     pub place: Place,
     /// Who serves that slot.
@@ -145,6 +147,7 @@ impl Court<'_> {
     fn found(&self, place: Place, lie: Lie, evidence: Vec<(Place, Hop)>) -> Option<Verdict> {
         let member = self.scope.seat(place.slot)?.server.clone();
         Some(Verdict::Found(Box::new(Finding {
+            manifest: self.scope.hash,
             place,
             member,
             lie,

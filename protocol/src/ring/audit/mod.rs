@@ -12,4 +12,4 @@ pub use expect::{Expected, expect};
 pub use judge::{Finding, Lie, Verdict, judge};
 
 #[cfg(test)]
-mod tests;
+pub(in crate::ring) mod tests;

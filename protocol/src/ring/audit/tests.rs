@@ -18,7 +18,7 @@ const SEGMENT: usize = 512;
 
 /// A key that signs like the simulator's.
 #[derive(Debug)]
-struct Keys(PeerBytes);
+pub(in crate::ring) struct Keys(pub(in crate::ring) PeerBytes);
 
 impl HopKeys for Keys {
     fn sign(&self, body: &[u8]) -> [u8; 64] {
@@ -38,7 +38,7 @@ fn signature(signer: &PeerBytes, body: &[u8]) -> [u8; 64] {
     out
 }
 
-fn peer(n: u32) -> PeerBytes {
+pub(in crate::ring) fn peer(n: u32) -> PeerBytes {
     PeerBytes::new(n.to_le_bytes().to_vec()).unwrap()
 }
 
@@ -70,6 +70,7 @@ impl Stage {
             parent: Hash32::ZERO,
             entries: (0..n).map(entry).collect(),
             grid: grid.map(|(rows, columns)| Grid { rows, columns }),
+            kept: Vec::new(),
             left_out: Vec::new(),
         };
         let scope = Scope::new(Arc::new(manifest), Hash32([9; 32]), wire, elements, SEGMENT).unwrap();
@@ -125,7 +126,7 @@ impl Stage {
             machines[to as usize].receive(segment, &mut out).unwrap();
             liar.carry(to, &mut out, &mut travelling);
         }
-        let mut hops: Vec<BTreeMap<Place, Hop>> = machines.iter_mut().map(Chained::take_hops).collect();
+        let mut hops: Vec<BTreeMap<Place, Hop>> = machines.iter().map(|m| m.hops().clone()).collect();
         if lie.is_none() {
             let mean = replay_in(self.scope.plan.layout, &self.parts, self.scope.plan.wire, SEGMENT).unwrap();
             for machine in &mut machines {
@@ -237,7 +238,7 @@ fn change(scope: &Scope, place: Place, payload: &mut Vec<u8>) {
     }
 }
 
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
+pub(in crate::ring) fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits())
 }
 

@@ -6,14 +6,16 @@
 //! came; its own sums may be under way by then, but their last segment waits.
 
 mod hop;
+mod kept;
 mod scope;
 mod tally;
 
 pub use hop::{HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, PLACED_BYTES, Place, placed_from_bytes, placed_to_bytes};
+pub use kept::{Origin, ScopeError};
 pub use scope::{Scope, Seat};
 pub(in crate::ring) use tally::{Tally, digest, together};
 
-use super::{Axis, Contribution, Machine, Reduced, RingError, Segment};
+use super::{Axis, Carried, Contribution, Finished, Machine, Reduced, RingError, Segment};
 use crate::ids::Hash32;
 use crate::message::Phase;
 use std::collections::BTreeMap;
@@ -42,15 +44,31 @@ impl Chained {
     /// The machine of `slot` with its contribution.
     #[must_use]
     pub fn new(scope: Arc<Scope>, keys: Arc<dyn HopKeys>, slot: u32, own: Contribution) -> Self {
+        Self::keeping(scope, keys, slot, own, Carried::default())
+    }
+
+    /// The same with what the slot brings of the chunks that the scope's manifest keeps. Whoever carried it has checked it.
+    #[must_use]
+    pub fn keeping(
+        scope: Arc<Scope>,
+        keys: Arc<dyn HopKeys>,
+        slot: u32,
+        own: Contribution,
+        carried: Carried,
+    ) -> Self {
+        let means = carried.means.iter();
+        let known = means
+            .map(|(chunk, mean)| (scope.mean_of(*chunk), mean.hop))
+            .collect();
         Self {
-            machine: Machine::new(scope.plan, slot, own),
+            machine: Machine::keeping(scope.plan, slot, own, scope.kept_chunks(), carried),
             slot,
             scope,
             keys,
             coming: BTreeMap::new(),
             going: BTreeMap::new(),
             waiting: Vec::new(),
-            known: BTreeMap::new(),
+            known,
         }
     }
 
@@ -96,8 +114,11 @@ impl Chained {
         };
         let Some(came) = tally.hash() else { return Ok(()) };
         let hop = *hop;
-        if hop.went != came || !hop.is_signed(&self.scope, place, self.keys.as_ref()) {
-            let (phase, step, chunk) = turn;
+        let (phase, step, chunk) = turn;
+        let kept = self.scope.kept.get(&chunk);
+        // A kept mean is the one that its manifest names, by the word of whoever finished it.
+        let is_it = hop.went == came && kept.is_none_or(|origin| origin.mean == came);
+        if !is_it || !hop.is_signed(self.scope.origin(chunk), place, self.keys.as_ref()) {
             return Err(RingError::Hop { phase, step, chunk });
         }
         self.coming.remove(&turn);
@@ -184,9 +205,31 @@ impl Chained {
         self.machine.missing()
     }
 
-    /// The hops it checked or made, by place: its part of the chains. It keeps none.
-    pub fn take_hops(&mut self) -> BTreeMap<Place, Hop> {
-        std::mem::take(&mut self.known)
+    /// The hops it checked or made, by place: its part of the chains. Those of kept chunks are of the ring that finished them.
+    #[must_use]
+    pub fn hops(&self) -> &BTreeMap<Place, Hop> {
+        &self.known
+    }
+
+    /// Hash of a chunk's mean, if it is here, whole and signed.
+    #[must_use]
+    pub fn holds(&self, chunk: u32) -> Option<Hash32> {
+        let signed = self.known.get(&self.scope.mean_of(chunk))?;
+        self.machine.is_finished_chunk(chunk).then_some(signed.went)
+    }
+
+    /// A chunk's mean for the next view, from the ring's result where that was taken.
+    #[must_use]
+    pub fn finished(&self, chunk: u32, result: Option<&[f32]>) -> Option<Finished> {
+        let hop = *self.known.get(&self.scope.mean_of(chunk))?;
+        let segments = self.machine.segments_of(chunk, result)?;
+        Some(Finished { hop, segments })
+    }
+
+    /// What rounding left over of this slot's own part of a chunk, while the ring's result was not taken (integers only).
+    #[must_use]
+    pub fn left_of(&self, chunk: u32) -> Option<&[f32]> {
+        self.machine.left_of(chunk)
     }
 }
 

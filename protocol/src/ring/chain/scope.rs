@@ -1,11 +1,12 @@
 //! What the hops of one manifest have in common, and what each builds on.
 
-use super::Place;
+use super::{Origin, Place};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::job::spec::Wire;
 use crate::message::{Manifest, Phase};
 use crate::quant::Form;
 use crate::ring::{Axis, Layout, Plan, Schedule, grid};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Who serves a slot, and whose delta it adds.
@@ -26,11 +27,13 @@ pub struct Scope {
     pub hash: Hash32,
     /// Shape, precision and weights.
     pub plan: Plan,
+    /// Chunks that an earlier view has finished.
+    pub kept: BTreeMap<u32, Origin>,
 }
 
 impl Scope {
     /// Of a manifest whose hash is `hash`, over `elements` elements in segments of `segment`. `None` for a grid that the
-    /// entries do not fill.
+    /// entries do not fill, and for a manifest that keeps chunks: see [`Self::keeping`].
     #[must_use]
     pub fn new(
         manifest: Arc<Manifest>,
@@ -40,7 +43,22 @@ impl Scope {
         segment: usize,
     ) -> Option<Self> {
         let layout = Layout::new(u32::try_from(manifest.entries.len()).ok()?, manifest.grid)?;
-        Some(Self {
+        manifest
+            .kept
+            .is_empty()
+            .then(|| Self::of(manifest, hash, layout, wire, elements, segment))
+    }
+
+    pub(super) fn of(
+        manifest: Arc<Manifest>,
+        hash: Hash32,
+        layout: Layout,
+        wire: Wire,
+        elements: usize,
+        segment: usize,
+    ) -> Self {
+        Self {
+            kept: BTreeMap::new(),
             hash,
             plan: Plan {
                 layout,
@@ -50,7 +68,7 @@ impl Scope {
                 segment,
             },
             manifest,
-        })
+        }
     }
 
     /// Who serves `slot`, and for whom.

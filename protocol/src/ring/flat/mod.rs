@@ -1,9 +1,10 @@
 //! The machine of one slot of a ring.
 
+mod kept;
 mod scales;
 mod sums;
 
-use super::{Contribution, Reduced, RingError, Schedule, Segment};
+use super::{Carried, Contribution, KeptChunks, Reduced, RingError, Schedule, Segment};
 use crate::job::spec::Wire;
 use crate::message::Phase;
 use crate::pack;
@@ -34,6 +35,11 @@ pub struct Ring {
     maxima: Vec<Vec<f32>>,
     /// The mean as it comes (integers). Floats need no room for it: it takes the place of what was added before.
     mean: Vec<f32>,
+    /// Segments of each chunk's mean that are here, and the scales they stand under (integers).
+    gathered: Vec<u32>,
+    mean_scales: Vec<Vec<f32>>,
+    /// What an earlier view has finished.
+    kept: KeptChunks,
     seen: BTreeSet<(Phase, u32, u32)>,
     /// Segments that came before the scales they need.
     early: Vec<Segment>,
@@ -43,7 +49,13 @@ pub struct Ring {
 impl Ring {
     /// A slot's machine with its contribution Δ × weight.
     #[must_use]
-    pub fn new(config: Config, mut own: Contribution) -> Self {
+    pub fn new(config: Config, own: Contribution) -> Self {
+        Self::keeping(config, own, KeptChunks::default(), Carried::default())
+    }
+
+    /// The same where an earlier view has finished some chunks already, with what this slot brings of them.
+    #[must_use]
+    pub fn keeping(config: Config, mut own: Contribution, kept: KeptChunks, carried: Carried) -> Self {
         let s = config.schedule;
         let phases: &[Phase] = match Form::of(config.wire) {
             Form::Floats(_) => &[Phase::ScatterReduce, Phase::AllGather],
@@ -57,11 +69,14 @@ impl Ring {
         let maxima = (0..s.slots)
             .map(|c| match Form::of(config.wire) {
                 Form::Floats(_) => Vec::new(),
+                Form::Integers(_) if kept.contains(c) => Vec::new(),
                 Form::Integers(_) => own.absmax(s.chunk(c)),
             })
             .collect();
-        Self {
+        let mut ring = Self {
             scales: vec![None; s.slots as usize],
+            gathered: vec![0; s.slots as usize],
+            mean_scales: vec![Vec::new(); s.slots as usize],
             maxima,
             mean: match Form::of(config.wire) {
                 Form::Floats(_) => Vec::new(),
@@ -69,15 +84,22 @@ impl Ring {
             },
             seen: BTreeSet::new(),
             early: Vec::new(),
-            missing: s.total_received(phases, config.slot),
+            missing: missing(s, phases, config.slot, &kept),
+            kept,
             config,
             own,
-        }
+        };
+        ring.take_over(carried);
+        ring
     }
 
     /// Sends what needs nothing from others.
     pub fn start(&mut self, out: &mut Vec<Segment>) {
         let slot = self.config.slot;
+        self.send_kept(out);
+        if self.kept.contains(slot) {
+            return;
+        }
         match Form::of(self.config.wire) {
             Form::Floats(_) => self.start_chunk(slot, out),
             // Alone, nothing can have come early.
@@ -156,7 +178,7 @@ impl Ring {
         };
         let expected = in_wire
             && schedule.slots > 1
-            && s.step <= schedule.last_step()
+            && self.is_step(s)
             && s.chunk == schedule.received(s.phase, self.config.slot, s.step)
             && s.segment < schedule.segments(s.phase, s.chunk);
         let Segment {
@@ -188,6 +210,16 @@ impl Ring {
             });
         }
         Ok(())
+    }
+
+    /// Whether the phase has such a step for the chunk here. A kept mean comes where it is lacking, even to its owner's slot: a
+    /// step after the last.
+    fn is_step(&self, s: &Segment) -> bool {
+        let last = self.config.schedule.last_step();
+        if !self.kept.contains(s.chunk) {
+            return s.step <= last;
+        }
+        s.phase == Phase::AllGather && s.step <= last + 1 && self.kept.is_lacking(s.chunk, self.config.slot)
     }
 
     fn payload_len(&self, s: &Segment) -> usize {
@@ -231,6 +263,18 @@ impl Ring {
         self.missing -= 1;
         Ok(())
     }
+}
+
+/// Segments that slot `i` is to receive.
+fn missing(s: Schedule, phases: &[Phase], i: u32, kept: &KeptChunks) -> usize {
+    let steps = 0..s.slots.saturating_sub(1);
+    let summed = phases
+        .iter()
+        .flat_map(|p| steps.clone().map(move |step| (*p, s.received(*p, i, step))))
+        .filter(|(_, c)| !kept.contains(*c));
+    // What is held comes off when it is taken over.
+    let whole = kept.0.keys().map(|c| (Phase::AllGather, *c));
+    summed.chain(whole).map(|(p, c)| s.segments(p, c) as usize).sum()
 }
 
 fn same_place(a: &Segment, b: &Segment) -> bool {

@@ -116,32 +116,26 @@ impl Ring {
                 closed?;
             }
         }
+        self.gather(s.chunk, s.segment, &payload);
         Ok(payload)
     }
 
     pub(super) fn take_all_gather(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
-        let flat = self.part(s.chunk, s.segment).flat;
-        let read = match Form::of(self.config.wire) {
-            Form::Floats(float) => float::read(float, &s.payload, self.own.part(flat)),
-            Form::Integers(_) => int::read(&s.payload, &mut self.mean[flat]),
+        self.read_mean(&s)?;
+        let last = self.config.schedule.last_step();
+        let step = if self.kept.contains(s.chunk) {
+            self.kept_step(s.chunk)
+        } else {
+            (s.step < last).then_some(s.step + 1)
         };
-        read.map_err(|BadElement(element)| RingError::Value {
-            phase: s.phase,
-            step: s.step,
-            segment: s.segment,
-            element,
-        })?;
-        if s.step < self.config.schedule.last_step() {
-            out.push(Segment {
-                step: s.step + 1,
-                ..s
-            });
+        if let Some(step) = step {
+            out.push(Segment { step, ..s });
         }
         Ok(())
     }
 
     /// Where a segment of elements lies.
-    fn part(&self, chunk: u32, g: u32) -> Place {
+    pub(super) fn part(&self, chunk: u32, g: u32) -> Place {
         let schedule = &self.config.schedule;
         let range = schedule.segment_range(Phase::ScatterReduce, chunk, g);
         let start = schedule.chunk(chunk).start;
@@ -167,8 +161,8 @@ impl Ring {
 }
 
 /// A segment of elements: in the flat vector, and its blocks in its chunk.
-struct Place {
+pub(super) struct Place {
     chunk: u32,
-    flat: Range<usize>,
-    blocks: Range<usize>,
+    pub(super) flat: Range<usize>,
+    pub(super) blocks: Range<usize>,
 }

@@ -129,6 +129,16 @@ fn encode(values: &mut [f32], integers: &mut [u8]) -> f32 {
     scale
 }
 
+/// A mean that was read, encoded as it came: under the scales it came with, which another look at its values need not give.
+pub(in crate::ring) fn encode_under(mean: &[f32], scales: &[f32]) -> Vec<u8> {
+    let mut payload = Vec::with_capacity(Q8::byte_len(mean.len()) + SEAL);
+    for (block, scale) in mean.chunks(BLOCK).zip(scales) {
+        payload.extend(block.iter().map(|v| nearest(*v, *scale, Q8_MAX as f32) as u8));
+    }
+    payload.extend(scales.iter().flat_map(|scale| scale.to_le_bytes()));
+    payload
+}
+
 /// mean ← a q8 segment, checked as [`Q8::from_bytes`] checks it and for values beyond f32. Its length is the caller's to
 /// check.
 pub(in crate::ring) fn read(payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {

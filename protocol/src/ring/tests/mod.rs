@@ -1,6 +1,7 @@
 //! The ring's machines against their replay.
 
 mod grid;
+mod kept;
 
 use super::*;
 use crate::job::spec::Wire;

@@ -2,12 +2,12 @@
 
 use super::{FETCH_US, Network};
 use crate::ids::{Hash32, PeerBytes};
-use crate::message::{Manifest, Offence, Proof};
+use crate::message::{Offence, Proof};
 use crate::orchestrator::{self, Audited};
-use crate::ring::{Finding, Part, Place, Verdict, expect, judge, placed_from_bytes};
+use crate::ring::{Finding, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use crate::ring::{Hop, HopKeys};
-use crate::sim::index_of;
 use crate::sim::keys::StandInKeys;
+use crate::sim::{index_of, theory};
 use rand::Rng;
 use std::collections::BTreeSet;
 
@@ -23,34 +23,33 @@ impl Network {
         self.orchestrator_in(FETCH_US, orchestrator::Event::Audited { manifest, outcome });
     }
 
+    /// Each chunk by the ring that finished it.
     fn verdict(&mut self, manifest: Hash32) -> Option<Verdict> {
-        let scope = self.manifests.get(&manifest)?;
-        let m = &scope.manifest;
-        let servers = m.entries.iter().filter_map(|e| index_of(&e.server));
-        let there: BTreeSet<u32> = servers.filter(|i| self.hosts[*i as usize].alive).collect();
-        let chunks: BTreeSet<u32> = if m.entries.len() <= WHOLE {
+        let scope = self.manifests.get(&manifest)?.clone();
+        let chunks: BTreeSet<u32> = if scope.manifest.entries.len() <= WHOLE {
             (0..scope.chunks()).collect()
         } else {
             BTreeSet::from([self.rng.random_range(0..scope.chunks())])
         };
-        let hops = there
-            .iter()
-            .filter_map(|i| self.hosts[*i as usize].hops.get(&manifest));
-        let shown: Vec<(Place, Hop)> = hops.flatten().copied().collect();
-        let answered: BTreeSet<PeerBytes> = there.iter().map(|i| super::peer(*i)).collect();
-        let expected = expect(scope, &self.parts(m)?, &chunks)?;
-        let keys: &dyn HopKeys = &StandInKeys(u32::MAX);
-        Some(judge(scope, &expected, &shown, &answered, keys))
+        let mut verdict = Verdict::Sound;
+        for (of, chunks) in scope.by_origin(&chunks) {
+            match self.verdict_on(&of, &chunks)? {
+                Verdict::Sound => {}
+                found @ Verdict::Found(_) => return Some(found),
+                open @ Verdict::Unproven(_) => verdict = open,
+            }
+        }
+        Some(verdict)
     }
 
-    fn parts(&self, m: &Manifest) -> Option<Vec<Part>> {
-        let part = |e: &crate::message::Entry| {
-            Some(Part {
-                delta: self.deltas.get(&e.cid)?.3.clone(),
-                weight: e.weight,
-            })
-        };
-        m.entries.iter().map(part).collect()
+    fn verdict_on(&self, scope: &Scope, chunks: &BTreeSet<u32>) -> Option<Verdict> {
+        let there = (0u32..).zip(&self.hosts).filter(|(_, host)| host.alive);
+        let hops = there.clone().filter_map(|(_, host)| host.hops.get(&scope.hash));
+        let shown: Vec<(Place, Hop)> = hops.flatten().copied().collect();
+        let answered: BTreeSet<PeerBytes> = there.map(|(i, _)| super::peer(i)).collect();
+        let expected = expect(scope, &theory::parts(&scope.manifest, &self.deltas)?, chunks)?;
+        let keys: &dyn HopKeys = &StandInKeys(u32::MAX);
+        Some(judge(scope, &expected, &shown, &answered, keys))
     }
 
     /// A member replays what a proof is about, and names whom it finds.
@@ -66,10 +65,9 @@ impl Network {
 
     fn found(&self, i: u32, proof: &Proof) -> Option<Finding> {
         let scope = self.manifests.get(&proof.manifest)?;
-        let m = &scope.manifest;
         let shown = placed_from_bytes(&proof.hops)?;
         let chunks: BTreeSet<u32> = shown.iter().map(|(p, _)| scope.row_chunk(*p)).collect();
-        let expected = expect(scope, &self.parts(m)?, &chunks)?;
+        let expected = expect(scope, &theory::parts(&scope.manifest, &self.deltas)?, &chunks)?;
         let answered = BTreeSet::from([proof.accused.clone()]);
         match judge(scope, &expected, &shown, &answered, &StandInKeys(i)) {
             Verdict::Found(finding) => Some(*finding),

@@ -40,7 +40,9 @@ pub(super) struct Network {
     hosts: Vec<Host>,
     orchestrator: Orchestrator,
     deltas: Deltas,
-    manifests: BTreeMap<Hash32, Scope>,
+    manifests: BTreeMap<Hash32, Arc<Scope>>,
+    /// Hashes of means that members said to hold, by manifest and chunk.
+    means: BTreeMap<(Hash32, u32), Hash32>,
     /// Liars that a proof convinced members of, and whom.
     named: BTreeMap<u32, BTreeSet<u32>>,
     /// Bytes of the longest gossiped message, with the signatures that stand-ins leave out.
@@ -79,7 +81,7 @@ impl Network {
                 sums: Sums::True,
             };
             let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
-            Host::new(config, scenario.elements, faults)
+            Host::new(config, (scenario.elements, scenario.payload), faults)
         };
         let hosts: Vec<Host> = (0..scenario.members).map(host).collect();
         let mut actions = Vec::new();
@@ -101,6 +103,7 @@ impl Network {
             orchestrator,
             deltas: Deltas::new(),
             manifests: BTreeMap::new(),
+            means: BTreeMap::new(),
             named: BTreeMap::new(),
             largest_message: 0,
             late_us: 0,
@@ -205,7 +208,8 @@ impl Network {
             | Body::Complaint(_)
             | Body::Status(_)
             | Body::Links(_)
-            | Body::Proof(_) => {}
+            | Body::Proof(_)
+            | Body::Holding(_) => {}
         }
     }
 
@@ -244,7 +248,10 @@ impl Network {
         host.faults.retain(|f| {
             !matches!(
                 f,
-                Fault::DieInTrain(_) | Fault::DieBeforeCommit(_) | Fault::DieInReduce(_)
+                Fault::DieInTrain(_)
+                    | Fault::DieBeforeCommit(_)
+                    | Fault::DieInReduce(_)
+                    | Fault::DieAtSegment(..)
             )
         });
         self.clock.set_deadline(i, None, After::Event);

@@ -115,6 +115,7 @@ impl Network {
                 self.deltas.retain(|_, d| d.1 >= roster.round.0);
                 for host in &mut self.hosts {
                     host.round_bytes = 0;
+                    host.segments = 0;
                     host.hops.clear();
                 }
                 self.record.on_roster(now, roster);
@@ -125,8 +126,10 @@ impl Network {
                 let hash = crate::cbor::object_hash(&m.encoded);
                 let (wire, scenario) = (self.spec.wire, &self.scenario);
                 let manifest = Arc::new(manifest.clone());
-                if let Some(scope) = Scope::new(manifest, hash, wire, scenario.elements, scenario.segment) {
-                    self.manifests.insert(hash, scope);
+                let origin = |hash: Hash32| self.manifests.get(&hash).cloned();
+                let (elements, segment) = (scenario.elements, scenario.segment);
+                if let Ok(scope) = Scope::keeping(manifest, hash, wire, elements, segment, &origin) {
+                    self.manifests.insert(hash, Arc::new(scope));
                 }
             }
             Body::Job(_)
@@ -140,7 +143,8 @@ impl Network {
             | Body::Complaint(_)
             | Body::Status(_)
             | Body::Links(_)
-            | Body::Proof(_) => {}
+            | Body::Proof(_)
+            | Body::Holding(_) => {}
         }
     }
 
@@ -152,7 +156,7 @@ impl Network {
             let redundancy = self.spec.schedule.redundancy;
             let alive = |i: u32| self.hosts.get(i as usize).is_some_and(|h| h.alive);
             self.record.on_close(now, &body, m, redundancy, alive);
-            let mean = theory::mean(m, &self.deltas, self.spec.wire, self.scenario.segment);
+            let mean = theory::mean(scope, &self.deltas, self.scenario.payload);
             let right = mean.map(|mean| host::apply(m.parent, &mean).state);
             if right != Some(body.state) {
                 self.record.sum_differs(m.round.0);
@@ -172,6 +176,7 @@ impl Network {
                 summed: m.entries.iter().filter_map(|e| index_of(&e.member)).collect(),
                 signers: body.signatures(),
                 grid: m.grid.map(|g| (g.rows, g.columns)),
+                kept: m.kept.len(),
             });
         }
         if let Some(m) = signed(&orchestrator_peer(), Body::Close(body), attests) {
