@@ -3,10 +3,11 @@
 mod messages;
 
 use gym_protocol::cbor::{sha3_256, to_wire};
-use gym_protocol::ids::PeerBytes;
+use gym_protocol::ids::{Hash32, PeerBytes};
 use gym_protocol::message::*;
 use messages::{bodies, header, peer};
 use serde_bytes::ByteBuf;
+use std::collections::BTreeSet;
 
 /// The first 8 bytes of SHA3-256 of each encoding, by kind.
 const FROZEN: &[(Kind, &str)] = &[
@@ -25,6 +26,7 @@ const FROZEN: &[(Kind, &str)] = &[
     (Kind::Status, "89421817d4db47f0"),
     (Kind::Links, "19ba4edaac96a996"),
     (Kind::Proof, "6fda125257339aa6"),
+    (Kind::Holding, "83fde53560e1121d"),
 ];
 
 fn short(bytes: &[u8]) -> String {
@@ -56,6 +58,31 @@ fn a_manifest_names_its_grid_only_where_it_has_one() {
     let grid = gym_protocol::ring::Grid { rows: 3, columns: 4 };
     assert_eq!(short(&manifest(Some(grid))), "0023f74ce3d584b6");
     assert!(!manifest(None).windows(4).any(|w| w == b"grid"));
+}
+
+#[test]
+fn a_manifest_names_kept_chunks_only_where_it_has_some() {
+    let manifest = |kept: Vec<Kept>| {
+        let found = bodies()
+            .into_iter()
+            .find_map(|b| if let Body::Manifest(m) = b { Some(m) } else { None });
+        let m = Manifest {
+            kept,
+            ..found.expect("there is one")
+        };
+        Body::Manifest(m).encode().expect("it encodes")
+    };
+    let kept = Kept {
+        chunk: 2,
+        origin: Hash32([5; 32]),
+        mean: Hash32([8; 32]),
+        holders: Kept::bits(11, &BTreeSet::from([1, 9])),
+    };
+    assert_eq!(kept.holders.as_slice(), [2, 2]);
+    assert_eq!(kept.holders(11), Some(BTreeSet::from([1, 9])));
+    assert_eq!(kept.holders(9), None, "a bit beyond the ring");
+    assert_eq!(short(&manifest(vec![kept])), "efd59a6c87551a73");
+    assert!(!manifest(Vec::new()).windows(4).any(|w| w == b"kept"));
 }
 
 #[test]

@@ -11,6 +11,8 @@ use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::member::{Held, Member};
 use gym_protocol::message::{Close, JobBody, Manifest, Report, Roster, Standing, Subject};
 use gym_protocol::orchestrator::Orchestrator;
+use gym_protocol::quant::SEGMENT;
+use gym_protocol::ring::Scope;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub(crate) struct Active {
     pub(crate) zero_state: Option<Arc<ModelState>>,
     pub(crate) rosters: BTreeMap<Hash32, Roster>,
     pub(crate) manifests: BTreeMap<Hash32, Manifest>,
+    /// Outer steps write one directory, one after the other: a view that keeps chunks may end while the one before is applied.
+    pub(crate) applying: Arc<tokio::sync::Mutex<()>>,
     pub(crate) trained: Trained,
     /// One's own commit of the round: its directory and files.
     pub(crate) commit: Option<(CidBytes, Files)>,
@@ -72,6 +76,7 @@ impl Active {
             zero_state: None,
             rosters: BTreeMap::new(),
             manifests: BTreeMap::new(),
+            applying: Arc::default(),
             trained: Trained::default(),
             commit: None,
             assembly: Assembly::default(),
@@ -130,6 +135,25 @@ impl Active {
             self.manifests.remove(&oldest);
         }
         self.manifests.insert(hash, manifest);
+    }
+
+    /// The ring that a manifest describes, with those whose chunks it keeps.
+    pub(crate) fn scope(&self, hash: Hash32) -> Option<Arc<Scope>> {
+        let (wanted, elements) = (self.manifests.get(&hash)?, self.elements()?);
+        let before = self.manifests.iter();
+        let mut before: Vec<_> = before
+            .filter(|(_, m)| m.roster == wanted.roster && m.view <= wanted.view)
+            .collect();
+        before.sort_by_key(|(_, m)| m.view);
+        let mut scopes: BTreeMap<Hash32, Arc<Scope>> = BTreeMap::new();
+        for (hash, m) in before {
+            let origin = |hash: Hash32| scopes.get(&hash).cloned();
+            let (m, wire) = (Arc::new(m.clone()), self.body.spec.wire);
+            if let Ok(scope) = Scope::keeping(m, *hash, wire, elements, SEGMENT, &origin) {
+                scopes.insert(*hash, Arc::new(scope));
+            }
+        }
+        scopes.remove(&hash)
     }
 
     pub(crate) fn remember_close(&mut self, close: &Close, signers: Vec<PeerBytes>) {

@@ -11,10 +11,11 @@ use super::sync::{Answer, Question};
 use crate::net::NetHandle;
 use futures::future::join_all;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
-use gym_protocol::message::{Manifest, Offence, Proof};
+use gym_protocol::message::{Entry, Manifest, Offence, Proof};
 use gym_protocol::orchestrator::{Audited, Event};
-use gym_protocol::quant::SEGMENT;
-use gym_protocol::ring::{Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes};
+use gym_protocol::ring::{
+    Expected, Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +34,7 @@ const PATIENCE: u64 = 3;
 /// What an audit needs; it runs beside the service's task.
 struct Auditor {
     job: CidBytes,
-    manifest: Arc<Manifest>,
-    scope: Scope,
+    scope: Arc<Scope>,
     awaited: Awaited,
     source: DeltaSource,
     store: HopStore,
@@ -107,16 +107,16 @@ impl Service {
 
     fn auditor(&self, id: &CidBytes, hash: Hash32) -> Option<Auditor> {
         let job = self.jobs.get(id)?;
-        let (manifest, elements) = (Arc::new(job.manifests.get(&hash)?.clone()), job.elements()?);
-        let scope = Scope::new(manifest.clone(), hash, job.body.spec.wire, elements, SEGMENT)?;
+        let scope = job.scope(hash)?;
+        let (round, parent) = (scope.manifest.round, scope.manifest.parent);
         Some(Auditor {
             job: id.clone(),
             awaited: Awaited {
                 names: job.names.clone(),
                 member: PeerBytes::default(),
-                round: manifest.round,
-                parent: manifest.parent,
-                elements,
+                round,
+                parent,
+                elements: scope.plan.elements,
             },
             source: self.delta_source(),
             store: self.hop_store(id),
@@ -125,7 +125,6 @@ impl Service {
             hop_keys: NodeHopKeys(self.tools.identity.clone()),
             me: self.tools.me(),
             patience: Duration::from_millis(PATIENCE * job.body.spec.schedule.deadlines.ring_floor_ms),
-            manifest,
             scope,
         })
     }
@@ -140,29 +139,46 @@ impl Service {
 pub(crate) type JudgeResult = Result<Option<Box<Finding>>, String>;
 
 impl Auditor {
-    /// Asks a few first; where what they show is not right, everyone.
+    /// Replays each chunk under the manifest that finished it.
     async fn run(self) -> Result<Audited, String> {
-        let parts = self.parts().await?;
-        let chunks = self.chunks();
-        let expected = {
-            let scope = self.scope.clone();
-            tokio::task::spawn_blocking(move || expect(&scope, &parts, &chunks))
+        let (mut parts, mut order) = (self.parts().await?, self.scope.manifest.clone());
+        let mut open = None;
+        for (scope, chunks) in self.scope.by_origin(&self.chunks()) {
+            parts = reordered(parts, &order, &scope.manifest).ok_or("a kept chunk is of other commits")?;
+            order = scope.manifest.clone();
+            let replay = {
+                let scope = scope.clone();
+                move || (expect(&scope, &parts, &chunks), parts)
+            };
+            let (expected, back) = tokio::task::spawn_blocking(replay)
                 .await
-                .map_err(|e| format!("the replay was cut off: {e}"))?
-                .ok_or("the committed deltas are of uneven length")?
-        };
-        let servers: BTreeSet<PeerBytes> = self.manifest.entries.iter().map(|e| e.server.clone()).collect();
-        let first: Vec<PeerBytes> = servers.iter().take(FIRST_ASKED).cloned().collect();
-        let verdict =
-            |(shown, answered): Shown| judge(&self.scope, &expected, &shown, &answered, &self.hop_keys);
-        if verdict(self.ask(first).await) == Verdict::Sound {
-            return Ok(Audited::Sound);
+                .map_err(|e| format!("the replay was cut off: {e}"))?;
+            parts = back;
+            let expected = expected.ok_or("the committed deltas are of uneven length")?;
+            match self.verdict(&scope, &expected).await {
+                Verdict::Sound => {}
+                Verdict::Found(finding) => return Ok(Audited::Found(finding)),
+                Verdict::Unproven(at) => open = Some(at),
+            }
         }
-        Ok(match verdict(self.ask(servers.into_iter().collect()).await) {
-            Verdict::Sound => Audited::Sound,
-            Verdict::Found(finding) => Audited::Found(finding),
-            Verdict::Unproven(at) => Audited::Open(format!("a hop is not shown: {}", place(&at))),
-        })
+        Ok(open.map_or(Audited::Sound, |at| {
+            Audited::Open(format!("a hop is not shown: {}", place(&at)))
+        }))
+    }
+
+    /// Asks a few first; where what they show is not right, everyone.
+    async fn verdict(&self, scope: &Scope, expected: &Expected) -> Verdict {
+        let servers = |m: &Manifest| m.entries.iter().map(|e| e.server.clone()).collect();
+        let mut servers: BTreeSet<PeerBytes> = servers(&self.scope.manifest);
+        let first: Vec<PeerBytes> = servers.iter().take(FIRST_ASKED).cloned().collect();
+        let judge = |(shown, answered): Shown| judge(scope, expected, &shown, &answered, &self.hop_keys);
+        match judge(self.ask(scope.hash, first).await) {
+            Verdict::Sound => Verdict::Sound,
+            Verdict::Found(_) | Verdict::Unproven(_) => {
+                servers.extend(scope.manifest.entries.iter().map(|e| e.server.clone()));
+                judge(self.ask(scope.hash, servers.into_iter().collect()).await)
+            }
+        }
     }
 
     /// Replays the chunks of a proof's hops.
@@ -196,7 +212,7 @@ impl Auditor {
         self.scope
             .plan
             .elements
-            .saturating_mul(self.manifest.entries.len())
+            .saturating_mul(self.scope.manifest.entries.len())
     }
 
     /// The manifest's deltas, from the store or from who has them.
@@ -208,7 +224,7 @@ impl Auditor {
             ));
         }
         let mut parts = Vec::new();
-        for entry in &self.manifest.entries {
+        for entry in &self.scope.manifest.entries {
             let from = [entry.server.clone(), entry.member.clone()];
             let limit = self.awaited.max_bytes();
             let bytes = self.source.fetch(&entry.cid, &from, limit).await?;
@@ -225,10 +241,10 @@ impl Auditor {
         Ok(parts)
     }
 
-    /// What members show of this ring, and who answered.
-    async fn ask(&self, peers: Vec<PeerBytes>) -> Shown {
+    /// What members show of a ring, and who answered.
+    async fn ask(&self, manifest: Hash32, peers: Vec<PeerBytes>) -> Shown {
         let answers = join_all(peers.into_iter().map(|peer| async move {
-            let bytes = self.hops_of(&peer).await?;
+            let bytes = self.hops_of(manifest, &peer).await?;
             Some((peer, placed_from_bytes(&bytes)?))
         }));
         let (mut shown, mut answered) = (Vec::new(), BTreeSet::new());
@@ -239,8 +255,7 @@ impl Auditor {
         (shown, answered)
     }
 
-    async fn hops_of(&self, peer: &PeerBytes) -> Option<Vec<u8>> {
-        let manifest = self.scope.hash;
+    async fn hops_of(&self, manifest: Hash32, peer: &PeerBytes) -> Option<Vec<u8>> {
         if *peer == self.me {
             let store = self.store.clone();
             return tokio::task::spawn_blocking(move || store.read(manifest))
@@ -264,6 +279,18 @@ impl Auditor {
             }
         }
     }
+}
+
+/// Contributions in the order of another manifest. `None` when it does not sum the same.
+fn reordered(parts: Vec<Part>, from: &Manifest, to: &Manifest) -> Option<Vec<Part>> {
+    let mut parts: Vec<Option<Part>> = parts.into_iter().map(Some).collect();
+    let place = |e: &Entry| {
+        from.entries
+            .iter()
+            .position(|f| (&f.member, &f.cid, f.weight) == (&e.member, &e.cid, e.weight))
+    };
+    let taken = to.entries.iter().map(|e| parts.get_mut(place(e)?)?.take());
+    taken.collect()
 }
 
 type Shown = (Vec<(Place, Hop)>, BTreeSet<PeerBytes>);

@@ -301,10 +301,10 @@ impl Service {
         });
     }
 
-    fn apply(&mut self, id: &CidBytes, round: Round, manifest: Hash32, mut mean: Vec<f32>) {
+    fn apply(&mut self, id: &CidBytes, round: Round, manifest: Hash32, mut mean: Arc<Vec<f32>>) {
         self.tools.faults.die(FaultKind::DieInApply, round.0);
         if self.tools.faults.has(FaultKind::OtherState, round.0)
-            && let Some(first) = mean.first_mut()
+            && let Some(first) = Arc::make_mut(&mut mean).first_mut()
         {
             *first += 1.0;
         }
@@ -317,9 +317,12 @@ impl Service {
             manifest: Some(manifest),
             contributors: m.entries.iter().map(|e| e.member.clone()).collect(),
         };
-        let (names, content, job) = (job.names.clone(), self.tools.content.clone(), id.clone());
+        let (names, applying) = (job.names.clone(), job.applying.clone());
+        let (content, job) = (self.tools.content.clone(), id.clone());
         let dir = self.checkpoint_dir(id, round.0 + 1);
         self.tools.spawn(async move {
+            // One after the other.
+            let _turn = applying.lock().await;
             let stepped = {
                 let names = names.clone();
                 tokio::task::spawn_blocking(move || model.apply(&names, &mean)).await

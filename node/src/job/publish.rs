@@ -40,7 +40,8 @@ impl Publisher {
             | Body::Reveal(_)
             | Body::Complaint(_)
             | Body::Links(_)
-            | Body::Proof(_) => Topic::Rounds,
+            | Body::Proof(_)
+            | Body::Holding(_) => Topic::Rounds,
         };
         if self.queue.try_send((topic, envelope)).is_err() {
             tracing::warn!("gossip queue full: {:?} left to synchronisation", body.kind());

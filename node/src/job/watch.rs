@@ -70,7 +70,8 @@ impl Service {
             | Body::Complaint(_)
             | Body::Status(_)
             | Body::Links(_)
-            | Body::Proof(_) => {}
+            | Body::Proof(_)
+            | Body::Holding(_) => {}
         }
     }
 

@@ -123,6 +123,7 @@ fn manifest(peers: &[PeerBytes]) -> anyhow::Result<Manifest> {
         parent: Hash32::ZERO,
         entries: entries.collect(),
         grid: None,
+        kept: Vec::new(),
         left_out: Vec::new(),
     })
 }
