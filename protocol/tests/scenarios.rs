@@ -85,6 +85,7 @@ scenarios! {
     a_false_sum_does_not_close: "false-sum";
     two_manifests_leave_one_state: "two-manifests";
     a_late_close_leaves_one_state: "late-close";
+    a_view_after_a_death_keeps_what_was_finished: "kept";
     late_words_leave_one_state: "late-words";
 }
 

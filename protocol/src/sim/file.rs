@@ -21,6 +21,8 @@ pub enum Invariant {
     Bytes,
     /// A commit with its receipts is in the sum while its maker or a holder lives.
     NothingLost,
+    /// A ring's view after its first does not sum again what was finished, and what closes is the exact mean.
+    Kept,
 }
 
 /// Why a scenario's text is none.
@@ -318,12 +320,24 @@ impl Invariant {
             Self::NotStuck => outcome.broken.stuck.clone(),
             Self::NothingLost => outcome.broken.lost.clone(),
             Self::Bytes => bytes(scenario, outcome),
+            Self::Kept => kept(outcome),
         };
         if outcome.closed == 0 {
             broken.push("no round closed".into());
         }
         broken
     }
+}
+
+fn kept(outcome: &Outcome) -> Vec<String> {
+    let mut broken = outcome.broken.sum.clone();
+    let later: Vec<_> = outcome.closes.iter().filter(|c| c.view > 0).collect();
+    if later.is_empty() {
+        broken.push("every round closed in its first view".into());
+    }
+    let again = later.iter().filter(|c| c.kept == 0);
+    broken.extend(again.map(|c| format!("round {} summed everything again", c.round)));
+    broken
 }
 
 fn bytes(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
