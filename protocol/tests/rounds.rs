@@ -173,6 +173,31 @@ fn deaths_that_no_connection_shows_are_met_in_one_view() {
     assert_eq!((second.summed.len(), second.view), (7, 1), "{o:#?}");
 }
 
+/// The dead are not waited for as long as the slow: the orchestrator asks whose attest is missing.
+#[test]
+fn a_death_before_the_attest_does_not_hold_the_close_up() {
+    // How long others are heard, in virtual microseconds.
+    const HEARING_US: u64 = 1_500_000;
+    for unseen_ms in [0, 30_000] {
+        let die: &[Fault] = &[Fault::DieInApply(1), Fault::NoticedAfter(unseen_ms)];
+        let o = check(&scenario(5, &[(2, die)]));
+        let (hit, before) = (round(&o, 1), round(&o, 0));
+        assert_eq!((hit.summed.len(), hit.view, hit.signers), (5, 0, 4), "{o:#?}");
+        assert_eq!(before.signers, 5);
+        let took = |i: usize| {
+            let r = &o.rounds[i];
+            r.closed.unwrap() - r.reduced.unwrap()
+        };
+        // Once the hearing before it asks, once for the answer.
+        assert!(
+            took(1) < took(0) + 2 * HEARING_US + 500_000,
+            "{} µs after {}",
+            took(1),
+            took(0)
+        );
+    }
+}
+
 /// Two of three are no quorum of three: the round waits for the third while it may come back, and is then tried without it.
 #[test]
 fn a_round_whose_quorum_died_is_tried_again_without_the_dead() {

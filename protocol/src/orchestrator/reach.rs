@@ -8,6 +8,9 @@ use crate::message::Entry;
 use crate::time::{Deadline, Time};
 use std::collections::BTreeSet;
 
+/// Stragglers that are asked; where more are missing, time decides.
+const MAX_STRAGGLERS: usize = 64;
+
 /// What an orchestrator knows of who answers, in one view.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
@@ -21,6 +24,16 @@ pub(super) struct Reach {
     idle: BTreeSet<PeerBytes>,
     /// Too few for a quorum.
     waiting: Option<Waiting>,
+    /// Those that have not attested when others have.
+    stragglers: Stragglers,
+}
+
+/// Whether stragglers were asked in this view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stragglers {
+    #[default]
+    NotAsked,
+    Asked,
 }
 
 /// Since when too few were there, and when they are asked again.
@@ -63,6 +76,10 @@ impl Reach {
             .map(|w| (w.look_at, "members of whom too few answer for a quorum"))
     }
 
+    pub(super) fn stragglers(&self) -> Stragglers {
+        self.stragglers
+    }
+
     pub(super) fn idle(&mut self, peer: &PeerBytes) {
         self.idle.insert(peer.clone());
     }
@@ -79,6 +96,14 @@ impl Reducing {
                 within_ms: self.hearing_ms,
             });
         }
+    }
+
+    /// Asks those whose attests a quorum waits for: who does not answer is waited for no longer.
+    pub(super) fn ask_stragglers(&mut self, out: &mut Vec<Action>) {
+        self.reach.stragglers = Stragglers::Asked;
+        let missing = self.expected().filter(|p| !self.attests.contains_key(*p));
+        let missing: Vec<PeerBytes> = missing.take(MAX_STRAGGLERS).cloned().collect();
+        missing.iter().for_each(|peer| self.probe(peer, out));
     }
 
     /// Whether these, served as they are, can give a quorum: who does not serve cannot attest. It is a quorum of the first

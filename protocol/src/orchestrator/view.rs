@@ -3,7 +3,7 @@
 use super::audit::Audit;
 use super::commit::Commits;
 use super::keep::Holdings;
-use super::reach::Reach;
+use super::reach::{Reach, Stragglers};
 use super::{Action, Config, Orchestrator, Phase};
 use crate::cbor;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
@@ -45,7 +45,7 @@ pub(super) struct Reducing {
     pub(super) floor_ms: u64,
     pub(super) hearing_ms: u64,
     flat_ring_max: u32,
-    attests: BTreeMap<PeerBytes, (Attest, Verified)>,
+    pub(super) attests: BTreeMap<PeerBytes, (Attest, Verified)>,
     quorum_since: Option<Time>,
     /// From the manifest to each attest.
     attest_times: Estimate,
@@ -142,6 +142,12 @@ impl Reducing {
             return (at, "the audit of the sum");
         }
         if let Some(at) = self.quorum_since {
+            if self.reach.stragglers() == Stragglers::NotAsked {
+                return (
+                    at.plus(self.hearing_ms),
+                    "the remaining attests, before it is asked for them",
+                );
+            }
             let wait = self.attest_times.deadline(self.floor_ms, STRAGGLING_ATTESTS_MS);
             return (at.plus(wait), "the remaining attests");
         }
@@ -189,14 +195,18 @@ impl Reducing {
         attests.map(|(_, verified)| verified.clone()).collect()
     }
 
-    /// Everyone who is expected to has attested: members of the manifest that serve and are there.
+    /// Everyone who is expected to has attested.
     fn everyone(&self) -> bool {
+        self.expected().all(|peer| self.attests.contains_key(peer))
+    }
+
+    /// Who is expected to attest: members of the manifest that serve and are there.
+    pub(super) fn expected(&self) -> impl Iterator<Item = &PeerBytes> {
         let servers: BTreeSet<&PeerBytes> = self.manifest.entries.iter().map(|e| &e.server).collect();
-        self.manifest
-            .entries
-            .iter()
-            .filter(|e| servers.contains(&e.member) && !self.commits.gone.contains(&e.member))
-            .all(|e| self.attests.contains_key(&e.member))
+        let there = move |p: &&PeerBytes| {
+            servers.contains(*p) && !self.commits.gone.contains(*p) && !self.reach.silent.contains(*p)
+        };
+        self.manifest.entries.iter().map(|e| &e.member).filter(there)
     }
 
     /// Where the silence starts: a stall spreads around the ring, and the member that misses most is next to its source.
@@ -371,9 +381,15 @@ impl Orchestrator {
         let Phase::Reducing(r) = &mut self.phase else {
             return;
         };
-        let due = now >= r.deadline().0;
         let quorum = r.quorum();
         let all = (quorum.is_some() || r.values() > 1) && r.everyone();
+        if let Some(since) = r.quorum_since.filter(|_| !all)
+            && r.reach.stragglers() == Stragglers::NotAsked
+            && now >= since.plus(r.hearing_ms)
+        {
+            r.ask_stragglers(out);
+        }
+        let due = now >= r.deadline().0;
         let differ = quorum.is_none() && all;
         match quorum {
             Some((state, checkpoint)) if r.audit.is_over(now) => {

@@ -23,6 +23,8 @@ pub enum Fault {
     /// Dies in the round of the first number when it would send its ring segment of the second number, counted from 0 over
     /// the round's views.
     DieAtSegment(u64, u32),
+    /// Dies when it has the sum and is to apply it.
+    DieInApply(u64),
     /// Comes back this many milliseconds after it died.
     ReviveAfter(u64),
     /// Its connections are found dead only this many milliseconds after it died.
@@ -145,11 +147,11 @@ impl Host {
             Action::SendSegment { .. } => {
                 self.has(Fault::DieInReduce(round)) || self.has(Fault::DieAtSegment(round, self.segments))
             }
+            Action::Apply { .. } => self.has(Fault::DieInApply(round)),
             Action::Publish(_)
             | Action::Fetch(_)
             | Action::AbandonTraining
             | Action::SendReplica { .. }
-            | Action::Apply { .. }
             | Action::KeepHops { .. }
             | Action::Judge(_)
             | Action::Promote(_)

@@ -252,6 +252,7 @@ impl Network {
                     | Fault::DieBeforeCommit(_)
                     | Fault::DieInReduce(_)
                     | Fault::DieAtSegment(..)
+                    | Fault::DieInApply(_)
             )
         });
         self.clock.set_deadline(i, None, After::Event);
