@@ -39,11 +39,16 @@ pub struct Config {
 pub struct ContentConfig {
     /// Bytes the store may use, in MiB; unpinned blocks go first.
     pub limit_mib: u64,
+    /// Rounds of each job whose checkpoints stay pinned.
+    pub keep_checkpoints: u64,
 }
 
 impl Default for ContentConfig {
     fn default() -> Self {
-        Self { limit_mib: 32 * 1024 }
+        Self {
+            limit_mib: 32 * 1024,
+            keep_checkpoints: 8,
+        }
     }
 }
 
@@ -94,6 +99,9 @@ pub enum ConfigError {
     /// An address that is none.
     #[error("configuration: {0}")]
     Publish(#[from] publish::ConfigError),
+    /// A job needs the last closed state beside the one that is being made.
+    #[error("configuration: content.keep_checkpoints is {0}; it must be at least 2")]
+    KeepCheckpoints(u64),
 }
 
 impl Config {
@@ -126,7 +134,10 @@ impl Config {
         self.network.check()?;
         self.api.check()?;
         self.publish.check()?;
-        Ok(())
+        match self.content.keep_checkpoints {
+            few @ 0..2 => Err(ConfigError::KeepCheckpoints(few)),
+            _ => Ok(()),
+        }
     }
 
     /// Replaces the roles when `roles` names any.

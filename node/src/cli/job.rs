@@ -151,13 +151,23 @@ fn plain_event(event: &Value) -> String {
                 metric("tokens")
             )
         }
+        "commit" => format!("round {}: committed {}", get("round"), get("cid")),
         "closed" => {
             let (round, signers, members) = (get("round"), count("signers"), count("members"));
-            format!(
+            let mut words = format!(
                 "round {round} closed: state {}, {signers} of {members} signed, checkpoint {}",
                 get("state_hash"),
                 get("checkpoint")
-            )
+            );
+            for commit in event
+                .get("commits")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+            {
+                words += &format!("\n  commit {} of {}", text(commit, "cid"), text(commit, "member"));
+            }
+            words
         }
         "report" => {
             let (before, after, asked) = (get("correct_before"), get("correct_after"), get("questions"));

@@ -7,6 +7,7 @@ use super::replica::Assembly;
 use super::state::{ModelState, Names};
 use super::trainer::JobFiles;
 use super::validate::Validator;
+use crate::content::Cid;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::member::{Held, Member};
 use gym_protocol::message::{Close, JobBody, Manifest, Report, Roster, Standing, Subject};
@@ -49,6 +50,8 @@ pub(crate) struct Active {
     pub(crate) assembly: Assembly,
     cancel: Option<Arc<AtomicBool>>,
     last_close: Option<(Close, Vec<PeerBytes>, usize)>,
+    /// Whose commits are in the last closed round's sum, and their CIDs.
+    commits: Vec<Value>,
     checkpoint_report: Option<(PeerBytes, Report)>,
     pub(crate) standing: Option<(Standing, String)>,
     doing: (String, String),
@@ -82,6 +85,7 @@ impl Active {
             assembly: Assembly::default(),
             cancel: None,
             last_close: None,
+            commits: Vec::new(),
             checkpoint_report: None,
             standing: None,
             doing: Default::default(),
@@ -169,6 +173,7 @@ impl Active {
                     .collect()
             })
             .unwrap_or_default();
+        self.commits = manifest.map(commits).unwrap_or_default();
         self.events.push(
             "closed",
             json!({
@@ -178,6 +183,7 @@ impl Active {
                 "checkpoint": close.checkpoint.to_string(),
                 "signers": text(&signers),
                 "members": text(&members),
+                "commits": self.commits,
                 "left_out": left_out,
                 "grid": manifest.and_then(|m| m.grid).map(|g| [g.rows, g.columns]),
             }),
@@ -213,6 +219,14 @@ impl Active {
         );
         if matches!(report.subject, Subject::Checkpoint { .. }) {
             self.checkpoint_report = Some((signer.clone(), report.clone()));
+        }
+    }
+
+    /// The checkpoint that a validator reported on last.
+    pub(crate) fn evaluated(&self) -> Option<Cid> {
+        match &self.checkpoint_report.as_ref()?.1.subject {
+            Subject::Checkpoint { cid } => cid.to_cid().ok(),
+            Subject::Delta { .. } => None,
         }
     }
 
@@ -288,6 +302,7 @@ impl Active {
             "checkpoint": close.map(|(c, _, _)| c.checkpoint.to_string()),
             "signers": close.map(|(_, s, _)| s.iter().map(ToString::to_string).collect::<Vec<_>>()),
             "members": close.map(|(_, _, n)| *n),
+            "commits": close.map(|_| &self.commits),
             "elements": self.elements(),
             "evaluation": self.checkpoint_report.as_ref().map(|(by, r)| json!({
                 "by": by.to_string(),
@@ -297,4 +312,10 @@ impl Active {
             })),
         })
     }
+}
+
+/// Whose commits a manifest sums, each a directory of `delta.bin` and `rollouts.jsonl`.
+fn commits(manifest: &Manifest) -> Vec<Value> {
+    let entry = |e: &gym_protocol::message::Entry| json!({ "member": e.member.to_string(), "cid": e.cid.to_string() });
+    manifest.entries.iter().map(entry).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::commit::{self, Awaited, DELTA};
 use super::done::{Done, Purpose};
+use super::keep::pin_name;
 use super::providers::fetch_from;
 use super::replica::Replica;
 use super::service::Service;
@@ -10,7 +11,7 @@ use super::trainer::{JobFiles, Task};
 use crate::content::unixfs::Limits;
 use crate::content::{Content, ContentPath, FetchRequest, Pin};
 use crate::net::peer_id;
-use crate::publish::{Checkpoint, Outcome};
+use crate::publish::Outcome;
 use gym_protocol::ids::{CidBytes, PeerBytes, Round};
 use gym_protocol::member::Held;
 use gym_protocol::message::Reason;
@@ -24,12 +25,13 @@ use std::time::Duration;
 /// A base model may be large.
 const MODEL_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 /// A checkpoint or delta is small; a round waits for it.
-const ROUND_DEADLINE: Duration = Duration::from_secs(120);
+pub(super) const ROUND_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Fetches everything under `cid` and writes it to `target`, unless it is there already.
+/// Fetches everything under `cid`, pins it under `name`, and writes it to `target`, unless it is there already.
 async fn materialise(
     content: &Content,
     cid: &CidBytes,
+    name: String,
     providers: Vec<PeerId>,
     deadline: Duration,
     target: &Path,
@@ -42,7 +44,7 @@ async fn materialise(
         root,
         providers,
         deadline,
-        pin: Pin::Named("job".into()),
+        pin: Pin::Named(name),
     };
     content
         .fetch_dag(request)
@@ -70,7 +72,7 @@ impl Service {
     }
 
     /// Everyone who may have a job's content: its orchestrator and who is connected.
-    fn providers(&self, id: &CidBytes) -> Vec<PeerId> {
+    pub(super) fn providers(&self, id: &CidBytes) -> Vec<PeerId> {
         let orchestrator = self.jobs.get(id).map(|j| j.body.orchestrator.clone());
         orchestrator
             .iter()
@@ -96,9 +98,8 @@ impl Service {
         let (content, providers, job) = (self.tools.content.clone(), self.providers(id), id.clone());
         self.tools.spawn(async move {
             for (cid, target) in wanted {
-                if let Err(why) =
-                    materialise(&content, &cid, providers.clone(), MODEL_DEADLINE, &target).await
-                {
+                let (name, from) = ("job".to_owned(), providers.clone());
+                if let Err(why) = materialise(&content, &cid, name, from, MODEL_DEADLINE, &target).await {
                     return Done::Files {
                         job,
                         result: Err(format!("{cid}: {why}")),
@@ -169,41 +170,8 @@ impl Service {
         });
     }
 
-    /// Keeps a closed round's checkpoint here too, says so in the DHT, and offers it for publication.
-    pub(crate) fn keep_checkpoint(&self, id: &CidBytes, round: Round, cid: &CidBytes) {
-        let (content, providers) = (self.tools.content.clone(), self.providers(id));
-        let Ok(root) = cid.to_cid() else { return };
-        let publication = self.tools.publication.clone();
-        let checkpoint = Checkpoint {
-            job: id.clone(),
-            round: round.0,
-            root,
-        };
-        tokio::spawn(async move {
-            let pin = Pin::Named("checkpoint".into());
-            let request = FetchRequest {
-                root,
-                providers,
-                deadline: ROUND_DEADLINE,
-                pin,
-            };
-            let kept = content.fetch_dag(request).finish().await;
-            if let Err(e) = kept {
-                tracing::warn!("the checkpoint {root} is not kept here: {e}");
-                return;
-            }
-            if content.provide(root).await.is_err() {
-                tracing::debug!("offline: {root} is not announced");
-            }
-            publication.offer(checkpoint);
-        });
-    }
-
     /// A checkpoint left the network, or will be tried again.
     pub(crate) fn on_published(&mut self, outcome: Outcome) {
-        let Some(job) = self.jobs.get(&outcome.checkpoint.job) else {
-            return;
-        };
         let (address, why) = match outcome.result {
             Ok(address) => (Some(address), None),
             Err(why) => (None, Some(why)),
@@ -212,6 +180,10 @@ impl Service {
         if let Some(address) = &address {
             tracing::info!(round = checkpoint.round, "checkpoint published: {address}");
         }
+        // Of an earlier run's job this one may not have heard yet.
+        let Some(job) = self.jobs.get(&checkpoint.job) else {
+            return;
+        };
         job.events.push(
             "published",
             json!({
@@ -310,7 +282,8 @@ async fn read_state(
     providers: Vec<PeerId>,
     target: &Path,
 ) -> Result<Arc<ModelState>, String> {
-    materialise(content, &held.checkpoint, providers, ROUND_DEADLINE, target).await?;
+    let name = pin_name(&names.job, held.closed);
+    materialise(content, &held.checkpoint, name, providers, ROUND_DEADLINE, target).await?;
     let (names, held, target) = (names.clone(), held.clone(), target.to_path_buf());
     let read =
         tokio::task::spawn_blocking(move || ModelState::read(&names, held.closed, held.state, &target));

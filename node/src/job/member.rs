@@ -4,6 +4,7 @@ use super::commit::{self, Draft, Values, salt};
 use super::done::{Done, Purpose};
 use super::faults::FaultKind;
 use super::hops::NodeHopKeys;
+use super::keep::pin_name;
 use super::replica::Replica;
 use super::service::Service;
 use super::state::{ModelState, Names, Origin};
@@ -219,6 +220,9 @@ impl Service {
         match result {
             Ok((cid, files)) => {
                 job.commit = Some((cid.clone(), files));
+                let round = job.rosters.get(&roster).map(|r| r.round.0);
+                job.events
+                    .push("commit", json!({ "round": round, "cid": cid.to_string() }));
                 self.tell_member(
                     id,
                     Event::CommitBuilt {
@@ -407,7 +411,7 @@ pub(crate) async fn add_checkpoint(
         .await
         .map_err(|e| format!("writing the checkpoint was cut off: {e}"))??;
     let added = content
-        .add_dir(dir, Pin::Named("checkpoint".into()))
+        .add_dir(dir, Pin::Named(pin_name(&names.job, state.closed)))
         .await
         .map_err(|e| e.to_string())?;
     Ok((state, CidBytes::from_cid(&added.cid)))

@@ -20,6 +20,7 @@ mod fetch;
 mod handle;
 mod hops;
 mod inbound;
+mod keep;
 mod log;
 mod member;
 mod orchestrate;

@@ -53,6 +53,8 @@ pub(crate) struct Tools {
     pub(crate) programs: Programs,
     pub(crate) outbox: Outbox,
     pub(crate) publisher: Publisher,
+    /// Rounds of a job whose checkpoints stay pinned.
+    pub(crate) keep_checkpoints: u64,
     /// Checkpoints on their way out of the network.
     pub(crate) publication: Publication,
     done: mpsc::Sender<Done>,
@@ -126,6 +128,7 @@ pub(crate) fn start(
             publication,
             outbox: Outbox::new(parts.links, failed),
             home: parts.home,
+            keep_checkpoints: parts.config.content.keep_checkpoints,
             roles: parts.config.roles.clone(),
             flat_ring_max: parts.network.genesis.constants.flat_ring_max,
             identity: parts.identity,

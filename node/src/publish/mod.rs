@@ -1,20 +1,24 @@
 //! Publishing checkpoints outside the network: to an IPFS node of the operator's, to the Hugging Face Hub.
 //!
 //! One task does it beside everything else: it takes the newest checkpoint there is, tries until it is published or a
-//! newer one has come, and tells how it went. Training never waits for it.
+//! newer one has come, and tells how it went. Training never waits for it. What waits when the node stops is taken up again at
+//! the next start.
 
 mod config;
+mod journal;
 mod kubo;
 #[cfg(test)]
 mod tests;
 
 pub use config::{Config, ConfigError};
 
+use self::journal::{Journal, Pending};
 use crate::content::unixfs::Limits;
 use crate::content::{Cid, Content, car};
 use crate::hub::{self, Hub, Repo};
 use gym_protocol::ids::CidBytes;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -43,12 +47,44 @@ pub(crate) struct Outcome {
 
 /// Takes checkpoints to be published.
 #[derive(Clone, Debug)]
-pub(crate) struct Publication(watch::Sender<Option<Checkpoint>>);
+pub(crate) struct Publication {
+    newest: watch::Sender<Option<Checkpoint>>,
+    uses: watch::Receiver<Uses>,
+    /// Nothing where nothing is published.
+    journal: Option<Arc<Journal>>,
+}
+
+/// Checkpoints that must stay for publication's sake.
+#[derive(Clone, Debug, Default)]
+struct Uses {
+    under_way: Option<Cid>,
+    last: Option<Cid>,
+}
 
 impl Publication {
-    /// The newest counts; what waits behind it is left out.
-    pub(crate) fn offer(&self, checkpoint: Checkpoint) {
-        self.0.send_replace(Some(checkpoint));
+    /// The newest counts; what waits behind it is left out. A node of several roles hears of a checkpoint several times.
+    pub(crate) async fn offer(&self, checkpoint: Checkpoint) {
+        let is_new = self.newest.send_if_modified(|newest| {
+            let is_new = newest.as_ref() != Some(&checkpoint);
+            *newest = Some(checkpoint.clone());
+            is_new
+        });
+        if let Some(journal) = self.journal.clone().filter(|_| is_new) {
+            // It fails only when the node stops.
+            let _ = tokio::task::spawn_blocking(move || journal.begin(&checkpoint)).await;
+        }
+    }
+
+    /// The checkpoints that are being published, wait for it, or were published last.
+    pub(crate) fn used(&self) -> Vec<Cid> {
+        let offered = self.journal.as_ref().and_then(|_| self.newest.borrow().clone());
+        let uses = self.uses.borrow().clone();
+        let offered = offered.map(|checkpoint| checkpoint.root);
+        offered
+            .into_iter()
+            .chain(uses.under_way)
+            .chain(uses.last)
+            .collect()
     }
 }
 
@@ -60,10 +96,15 @@ pub(crate) struct Publishing {
     /// For directories and files on their way out.
     scratch: PathBuf,
     newest: watch::Receiver<Option<Checkpoint>>,
+    uses: watch::Sender<Uses>,
+    journal: Arc<Journal>,
+    /// What an earlier run left.
+    waiting: Option<Pending>,
     outcomes: mpsc::Sender<Outcome>,
 }
 
-/// The two ends: what takes checkpoints, and the task's work, to be [run](Publishing::run).
+/// The two ends: what takes checkpoints, and the task's work, to be [run](Publishing::run). What waits is kept in a file
+/// beside `scratch`.
 pub(crate) fn new(
     config: Config,
     content: Content,
@@ -71,20 +112,35 @@ pub(crate) fn new(
     outcomes: mpsc::Sender<Outcome>,
 ) -> (Publication, Publishing) {
     let (sender, newest) = watch::channel(None);
+    let journal = Arc::new(Journal::new(scratch.with_extension("json")));
+    let publishes = config.publishes();
+    let waiting = if publishes { journal.read() } else { None };
+    let (uses, used) = watch::channel(Uses {
+        under_way: waiting.as_ref().map(|waiting| waiting.checkpoint.root),
+        last: None,
+    });
+    let publication = Publication {
+        newest: sender,
+        uses: used,
+        journal: publishes.then(|| Arc::clone(&journal)),
+    };
     let publishing = Publishing {
         config,
         content,
         scratch,
         newest,
+        uses,
+        journal,
+        waiting,
         outcomes,
     };
-    (Publication(sender), publishing)
+    (publication, publishing)
 }
 
 impl Publishing {
     /// Runs until the node stops. What a killed process left behind is removed first.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        if self.config == Config::default() {
+        if !self.config.publishes() {
             return;
         }
         // Nothing there is the usual case.
@@ -96,25 +152,50 @@ impl Publishing {
     }
 
     async fn publish_all(&mut self) {
-        let mut last = None;
+        if let Some(waiting) = self.waiting.take() {
+            self.take_up(waiting).await;
+        }
         while self.newest.changed().await.is_ok() {
             let newest = self.newest.borrow_and_update().clone();
-            // A node of several roles hears of a checkpoint several times.
-            let Some(checkpoint) = newest.filter(|newest| last.as_ref() != Some(newest)) else {
-                continue;
-            };
-            last = Some(checkpoint.clone());
-            if let Some(url) = self.config.ipfs_url.clone() {
-                self.until_done(&checkpoint, Place::Ipfs(url)).await;
-            }
-            if let Some(repo) = self.config.hub_repo.clone() {
-                self.until_done(&checkpoint, Place::Hub(repo)).await;
+            if let Some(checkpoint) = newest {
+                self.publish(&checkpoint, &[]).await;
             }
         }
     }
 
+    /// What an earlier run of the node left, unless its content is gone.
+    async fn take_up(&mut self, waiting: Pending) {
+        let Checkpoint { round, root, .. } = waiting.checkpoint;
+        if self.content.store().has(&root) {
+            tracing::info!(round, %root, "was to be published when the node stopped: taken up again");
+            self.publish(&waiting.checkpoint, &waiting.done).await;
+        } else {
+            tracing::warn!(round, %root, "was to be published when the node stopped, and is not in the store any longer");
+            self.journal.clear();
+        }
+    }
+
+    /// Brings a checkpoint to every place but those that have it, to all at once: one that is away holds no other up.
+    async fn publish(&mut self, checkpoint: &Checkpoint, done: &[String]) {
+        let places = self.config.places();
+        let names: Vec<&str> = places.iter().map(Place::name).collect();
+        self.uses
+            .send_modify(|uses| uses.under_way = Some(checkpoint.root));
+        let lacking = places
+            .iter()
+            .filter(|place| !done.iter().any(|name| name == place.name()));
+        let trials = lacking.map(|place| async {
+            if self.until_done(checkpoint, place).await == Ended::Published {
+                self.journal.finish(checkpoint, place.name(), &names);
+                self.uses.send_modify(|uses| uses.last = Some(checkpoint.root));
+            }
+        });
+        futures::future::join_all(trials).await;
+        self.uses.send_modify(|uses| uses.under_way = None);
+    }
+
     /// Tries until it is done, or there is something newer.
-    async fn until_done(&mut self, checkpoint: &Checkpoint, place: Place) {
+    async fn until_done(&self, checkpoint: &Checkpoint, place: &Place) -> Ended {
         let mut pause = FIRST_PAUSE;
         loop {
             let result = self.attempt(checkpoint.clone(), place.clone()).await;
@@ -134,13 +215,16 @@ impl Publishing {
             };
             // Nobody listens only when the node stops.
             let _ = self.outcomes.send(outcome).await;
-            if is_done || self.newest.has_changed().unwrap_or(true) {
-                return;
+            if is_done {
+                return Ended::Published;
+            }
+            if self.newest.has_changed().unwrap_or(true) {
+                return Ended::Overtaken;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             if self.newest.has_changed().unwrap_or(true) {
-                return;
+                return Ended::Overtaken;
             }
         }
     }
@@ -160,6 +244,26 @@ impl Publishing {
         });
         work.await
             .unwrap_or_else(|e| Err(format!("publishing was cut off: {e}")))
+    }
+}
+
+/// How trying ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Published,
+    /// By a newer checkpoint.
+    Overtaken,
+}
+
+impl Config {
+    fn publishes(&self) -> bool {
+        !self.places().is_empty()
+    }
+
+    fn places(&self) -> Vec<Place> {
+        let ipfs = self.ipfs_url.clone().map(Place::Ipfs);
+        let hub = self.hub_repo.clone().map(Place::Hub);
+        ipfs.into_iter().chain(hub).collect()
     }
 }
 

@@ -81,7 +81,7 @@ async fn a_checkpoint_goes_out_at_the_second_try_whole() {
         round: 4,
         root: added.cid,
     };
-    publication.offer(checkpoint.clone());
+    publication.offer(checkpoint.clone()).await;
     let first = told.recv().await.unwrap();
     assert!(
         first.result.as_ref().unwrap_err().contains("blockstore is busy"),
@@ -99,10 +99,74 @@ async fn a_checkpoint_goes_out_at_the_second_try_whole() {
     let file = content::ContentPath::from(added.cid).join("adapter_model.safetensors");
     assert_eq!(other.cat(file, 1 << 20).await.unwrap(), vec![3; 600_000]);
     // The same again is not sent again, and nothing is left on the way.
-    publication.offer(checkpoint);
+    publication.offer(checkpoint).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(rpc.bodies.lock().unwrap().len(), 2);
     assert_eq!(std::fs::read_dir(dir.path().join("scratch")).unwrap().count(), 0);
+    stop.cancel();
+    task.await.unwrap();
+}
+
+/// A node that stops while its server is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_at_a_stop_is_taken_up_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = store(dir.path().join("store"));
+    let added = content.add_bytes(vec![4; 300_000], Pin::No).await.unwrap();
+    let checkpoint = Checkpoint {
+        job: CidBytes::from_cid(&added.cid),
+        round: 7,
+        root: added.cid,
+    };
+    let rpc = Rpc::default();
+    *rpc.root.lock().unwrap() = added.cid.to_string();
+    let url = serve(rpc.clone()).await;
+    let run = |url: &str| {
+        let config = Config {
+            ipfs_url: Some(url.to_owned()),
+            ..Config::default()
+        };
+        let (outcomes, told) = mpsc::channel(4);
+        let (publication, publishing) = new(config, content.clone(), dir.path().join("scratch"), outcomes);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(publishing.run(stop.clone()));
+        (publication, told, stop, task)
+    };
+    // Nobody is there.
+    let (publication, mut told, stop, task) = run("http://127.0.0.1:9");
+    publication.offer(checkpoint.clone()).await;
+    assert!(told.recv().await.unwrap().result.is_err());
+    stop.cancel();
+    task.await.unwrap();
+    // The next start needs no word of a job.
+    let (publication, mut told, stop, task) = run(&url);
+    assert_eq!(publication.used(), [added.cid]);
+    assert!(
+        told.recv().await.unwrap().result.is_err(),
+        "this server fails the first time"
+    );
+    let second = told.recv().await.unwrap();
+    assert_eq!(
+        (second.result, second.checkpoint),
+        (Ok(format!("ipfs://{}", added.cid)), checkpoint)
+    );
+    // The outcome is told before it is written down.
+    let cleared = async {
+        while dir.path().join("scratch.json").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), cleared)
+        .await
+        .unwrap();
+    stop.cancel();
+    task.await.unwrap();
+    // And the one after that has nothing to do.
+    let (publication, mut told, stop, task) = run(&url);
+    assert!(publication.used().is_empty());
+    let nothing = tokio::time::timeout(Duration::from_millis(500), told.recv()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    assert_eq!(rpc.bodies.lock().unwrap().len(), 2);
     stop.cancel();
     task.await.unwrap();
 }

@@ -15,12 +15,12 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-const TOKEN: &str = "hf_test";
+pub(crate) const TOKEN: &str = "hf_test";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// A Hub of one repository.
 #[derive(Default)]
-struct Repository {
+pub(crate) struct Repository {
     files: BTreeMap<String, Vec<u8>>,
     /// Listed in place of a file's own hash.
     wrong: Option<String>,
@@ -35,23 +35,23 @@ struct Repository {
     storage: BTreeMap<String, Vec<u8>>,
     verified: Vec<String>,
     created: Option<Value>,
-    commits: Vec<BTreeMap<String, Vec<u8>>>,
+    pub(crate) commits: Vec<BTreeMap<String, Vec<u8>>>,
 }
 
 #[derive(Clone)]
-struct Hub {
+pub(crate) struct Hub {
     state: Arc<Mutex<Repository>>,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Hub {
-    fn state(&self) -> MutexGuard<'_, Repository> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, Repository> {
         self.state.lock().unwrap()
     }
 }
 
 /// Starts it in a thread of its own.
-fn start(state: Repository) -> Hub {
+pub(crate) fn start(state: Repository) -> Hub {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()

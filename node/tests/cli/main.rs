@@ -10,6 +10,7 @@ mod hub;
 mod killed;
 mod limits;
 mod network;
+mod publishing;
 mod support;
 mod training;
 mod transfer;

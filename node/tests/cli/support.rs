@@ -69,12 +69,18 @@ pub(crate) struct Node {
 impl Node {
     /// Starts a node on any free port of the loopback, and waits until its API answers.
     pub(crate) fn start(home: &Path, args: &[&str]) -> Self {
+        Self::start_with(home, args, &[])
+    }
+
+    /// The same, with variables in its environment.
+    pub(crate) fn start_with(home: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let always = ["run", "--mdns", "off", "--listen", "/ip4/127.0.0.1/tcp/0"];
         let child = hanzod()
             .arg("--home")
             .arg(home)
             .args(always)
             .args(args)
+            .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
