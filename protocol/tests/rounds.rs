@@ -228,6 +228,35 @@ fn the_rest_of_a_manifest_is_no_quorum_by_itself() {
     }
 }
 
+/// Whoever dies when it would reveal, with or without the holders of its work: what is left closes nothing that is no quorum
+/// of the commits that count. The round may be tried again by those who are there.
+#[test]
+fn the_rest_of_the_commits_is_no_quorum_by_itself() {
+    let seen: &[Fault] = &[Fault::DieInReveal(1)];
+    let unseen: &[Fault] = &[Fault::DieInReveal(1), Fault::NoticedAfter(30_000)];
+    let mut closed = 0;
+    for members in 4..=7u32 {
+        for dead in (1..1u32 << members).filter(|dead| dead.count_ones() + 2 <= members) {
+            for fault in [seen, unseen] {
+                let dies = (0..members).filter(|m| dead >> m & 1 == 1);
+                let faults: Vec<_> = dies.map(|m| (m, fault)).collect();
+                let o = run(&scenario(members, &faults)).expect("the job parses");
+                let whole = o.rounds.iter().find(|r| r.round == 1 && r.closed.is_some());
+                let Some(first) = whole.filter(|r| r.attempt == 0) else {
+                    continue;
+                };
+                closed += 1;
+                let close = round(&o, first.round);
+                assert!(
+                    3 * close.signers > 2 * members as usize,
+                    "{members} members, dead {dead:b}: {close:?}"
+                );
+            }
+        }
+    }
+    assert!(closed > 0, "some are a quorum");
+}
+
 #[test]
 fn a_member_that_is_silent_in_the_ring_is_replaced_but_summed() {
     let o = check(&scenario(4, &[(2, &[Fault::MuteInReduce(1)])]));

@@ -1,13 +1,14 @@
 //! From the cutoff to the manifest: reveals, and the form of what they reveal.
 
 use super::commit::Commits;
+use super::reach::attesting;
 use super::view::Reducing;
 use super::{Action, Orchestrator, Phase};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::member::{DeltaFacts, commitment};
 use crate::message::{Entry, LeftOut, Offence, Reason, Reveal};
 use crate::time::{Deadline, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What has been revealed, and what was found in it.
 #[derive(Clone, Debug)]
@@ -17,6 +18,25 @@ pub(super) struct Collect {
     revealed: BTreeMap<PeerBytes, CidBytes>,
     false_reveals: BTreeMap<PeerBytes, u32>,
     checked: BTreeMap<PeerBytes, Result<u64, Reason>>,
+    /// Have nothing of this round: they said that they are ready for a next one.
+    pub(super) idle: BTreeSet<PeerBytes>,
+    /// Too few are there for a quorum of the commits that count.
+    short: Option<Short>,
+}
+
+/// Since when too few are there, and when that is looked at again.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    since: Time,
+    look_at: Time,
+}
+
+/// What a first manifest would be.
+pub(super) struct Draft {
+    pub(super) entries: Vec<Entry>,
+    pub(super) left_out: Vec<LeftOut>,
+    /// Commits that count, but for those that were seen and are wrong.
+    pub(super) counted: usize,
 }
 
 impl Collect {
@@ -27,6 +47,8 @@ impl Collect {
             revealed: BTreeMap::new(),
             false_reveals: BTreeMap::new(),
             checked: BTreeMap::new(),
+            idle: BTreeSet::new(),
+            short: None,
         }
     }
 }
@@ -120,7 +142,15 @@ impl Orchestrator {
 
     /// A delta that a holder revealed late has as long to be fetched as any other.
     pub(super) fn collect_deadline(&self, collect: &Collect) -> Deadline {
-        let commit_ms = self.config.spec.schedule.deadlines.commit_ms;
+        let deadlines = &self.config.spec.schedule.deadlines;
+        if let Some(short) = collect.short {
+            let end = short.since.plus(deadlines.attest_ms);
+            return (
+                short.look_at.min(end),
+                "commits of whom too few are there for a quorum",
+            );
+        }
+        let commit_ms = deadlines.commit_ms;
         let end = collect.since.plus(commit_ms);
         let fetching = collect.revealed.len() > collect.checked.len();
         let at = if fetching {
@@ -145,18 +175,71 @@ impl Orchestrator {
         if !all && !due {
             return;
         }
-        let mut entries = Vec::new();
-        let mut left_out = Vec::new();
+        let draft = self.draft(c, collect);
+        if draft.counted == 0 {
+            self.void_round(now, "no commit counts", out);
+        } else if !draft.is_quorum() {
+            self.wait_for_commits(now, out);
+        } else if all || collect.short.is_none_or(|short| now >= short.look_at) {
+            self.decide_first(now, draft, out);
+        }
+    }
+
+    fn draft(&self, c: &Commits, collect: &Collect) -> Draft {
+        let mut draft = Draft {
+            entries: Vec::new(),
+            left_out: Vec::new(),
+            counted: 0,
+        };
         for member in c.members() {
+            let counts = c.counts(member, self.config.spec.schedule.redundancy);
+            let is_wrong = match collect.checked.get(member) {
+                Some(Err(reason)) => *reason != Reason::Unavailable,
+                Some(Ok(_)) | None => false,
+            };
+            draft.counted += usize::from(counts && !is_wrong);
             match self.entry(c, collect, member) {
-                Ok(entry) => entries.push(entry),
-                Err(reason) => left_out.push(LeftOut {
+                Ok(entry) => draft.entries.push(entry),
+                Err(reason) => draft.left_out.push(LeftOut {
                     member: member.clone(),
                     reason,
                 }),
             }
         }
-        for l in &left_out {
+        draft
+    }
+
+    /// A commit that counts is given up only with its quorum: the round waits for those who have it, and is then void.
+    fn wait_for_commits(&mut self, now: Time, out: &mut Vec<Action>) {
+        let deadlines = &self.config.spec.schedule.deadlines;
+        let (attest_ms, floor_ms) = (deadlines.attest_ms, deadlines.ring_floor_ms);
+        let Phase::Collecting(c, collect) = &mut self.phase else {
+            return;
+        };
+        let since = collect.short.map_or(now, |short| short.since);
+        if collect.short.is_none() {
+            out.push(Action::Notice(format!(
+                "round {}: too few are there for a quorum of the commits that count; waiting for them",
+                c.facts.roster.round
+            )));
+        }
+        if now >= since.plus(attest_ms) {
+            self.void_round(
+                now,
+                "too few are there for a quorum of the commits that count",
+                out,
+            );
+        } else if collect.short.is_none_or(|short| now >= short.look_at) {
+            let look_at = now.plus(floor_ms.max(1));
+            collect.short = Some(Short { since, look_at });
+        }
+    }
+
+    fn decide_first(&mut self, now: Time, draft: Draft, out: &mut Vec<Action>) {
+        let Phase::Collecting(c, _) = &self.phase else {
+            return;
+        };
+        for l in &draft.left_out {
             out.push(Action::Notice(format!(
                 "round {}: {} is left out: {}",
                 c.facts.roster.round,
@@ -164,15 +247,12 @@ impl Orchestrator {
                 l.reason.explain()
             )));
         }
-        if entries.is_empty() {
-            self.void_round(now, "no commit counts", out);
-            return;
-        }
         let Phase::Collecting(commits, _) = std::mem::replace(&mut self.phase, Phase::Paused) else {
             return;
         };
-        let entries = self.links.order(entries, self.config.flat_ring_max);
-        let reducing = Reducing::new(now, &self.config, commits, entries, left_out, out);
+        let entries = self.links.order(draft.entries, self.config.flat_ring_max);
+        let draft = Draft { entries, ..draft };
+        let reducing = Reducing::new(now, &self.config, commits, draft, out);
         self.phase = Phase::Reducing(Box::new(reducing));
     }
 
@@ -213,6 +293,13 @@ impl Orchestrator {
             weight: *weight,
             server,
         })
+    }
+}
+
+impl Draft {
+    /// Whether those who would attest are a quorum of the commits that count. Where all of these are in, the ring shows it.
+    fn is_quorum(&self) -> bool {
+        self.entries.len() >= self.counted || 3 * attesting(&self.entries) > 2 * self.counted
     }
 }
 

@@ -80,6 +80,14 @@ impl Commits {
         self.refused.get(member).is_some_and(|(by, _)| by.len() >= enough)
     }
 
+    /// Everyone who has committed, and is there, has its receipts or was refused.
+    fn receipts_are_in(&self, redundancy: u32) -> bool {
+        let committed = without(self.commitments.keys(), &self.gone);
+        committed
+            .iter()
+            .all(|m| self.counts(m, redundancy) || self.is_refused(m) || self.equivocated.contains(*m))
+    }
+
     /// Nothing more is to come: every member still there has its receipts, or was refused.
     fn complete(&self, redundancy: u32) -> bool {
         let waiting = without(self.members(), &self.gone);
@@ -169,10 +177,15 @@ impl Orchestrator {
             // At least half as long again as the slowest so far, so that a small sample does not cut off honest stragglers.
             let slowest = c.last_commit.map_or(0, |at| at.since(c.facts.started));
             let wait = wait.max(slowest + slowest / 2).max(slowest + STRAGGLER_FLOOR_MS);
-            return (
-                c.facts.started.plus(wait).min(last),
-                "the stragglers' commitments",
-            );
+            let at = c.facts.started.plus(wait);
+            // Whoever has committed has its time for the receipts, whoever else is missing.
+            let receipts = c.last_commit.map_or(at, |last| last.plus(d.commit_ms));
+            let redundancy = self.config.spec.schedule.redundancy;
+            return if c.receipts_are_in(redundancy) || receipts <= at {
+                (at.min(last), "the stragglers' commitments")
+            } else {
+                (receipts.min(last), "the receipts of those who committed")
+            };
         }
         (last, "commitments")
     }

@@ -220,11 +220,8 @@ impl Orchestrator {
                 r.reach.idle(&peer);
                 r.holdings.idle(&peer);
             }
-            Phase::Preparing
-            | Phase::Recruiting { .. }
-            | Phase::Collecting(..)
-            | Phase::Paused
-            | Phase::Finished => {}
+            Phase::Collecting(_, collect) => _ = collect.idle.insert(peer.clone()),
+            Phase::Preparing | Phase::Recruiting { .. } | Phase::Paused | Phase::Finished => {}
         }
         if new {
             out.push(Action::Notice(format!(

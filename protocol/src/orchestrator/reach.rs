@@ -85,6 +85,12 @@ impl Reach {
     }
 }
 
+/// Members who can attest: who does not serve cannot.
+pub(super) fn attesting(entries: &[Entry]) -> usize {
+    let servers: BTreeSet<&PeerBytes> = entries.iter().map(|e| &e.server).collect();
+    entries.iter().filter(|e| servers.contains(&e.member)).count()
+}
+
 impl Reducing {
     /// Asks a member that another calls silent: once a view.
     pub(super) fn probe(&mut self, peer: &PeerBytes, out: &mut Vec<Action>) {
@@ -106,13 +112,10 @@ impl Reducing {
         missing.iter().for_each(|peer| self.probe(peer, out));
     }
 
-    /// Whether these, served as they are, can give a quorum: who does not serve cannot attest. It is a quorum of the first
-    /// manifest's members: were it one of those that are left, a part of a network could close a round by itself.
+    /// Whether these, served as they are, can give a quorum. It is a quorum of the commits that count: were it one of those
+    /// that are left, a part of a network could close a round by itself.
     pub(super) fn can_close(&self, entries: &[Entry]) -> bool {
-        let attesting = entries
-            .iter()
-            .filter(|e| entries.iter().any(|s| s.server == e.member));
-        3 * attesting.count() > 2 * self.first.len()
+        3 * attesting(entries) > 2 * self.counted
     }
 
     /// Whether nothing is to be heard of a member in this view.
@@ -149,8 +152,15 @@ impl Orchestrator {
 
     pub(super) fn on_seen(&mut self, peer: &PeerBytes) {
         self.lost.remove(peer);
-        if let Phase::Reducing(r) = &mut self.phase {
-            r.is_back(peer);
+        match &mut self.phase {
+            Phase::Reducing(r) => r.is_back(peer),
+            Phase::Collecting(c, collect) if !collect.idle.contains(peer) => _ = c.gone.remove(peer),
+            Phase::Collecting(..)
+            | Phase::Preparing
+            | Phase::Recruiting { .. }
+            | Phase::Training(_)
+            | Phase::Paused
+            | Phase::Finished => {}
         }
     }
 
@@ -194,7 +204,7 @@ impl Orchestrator {
             })
             .cloned()
             .collect();
-        if 3 * (r.first.len() - away.len()) > 2 * r.first.len() {
+        if 3 * (r.first.len() - away.len()) > 2 * r.counted {
             r.start_over();
             self.raise_view(now, out);
         } else if now >= waiting.since.plus(r.attest_ms << r.manifest.view.0.min(6)) {

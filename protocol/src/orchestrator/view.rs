@@ -1,6 +1,7 @@
 //! From the manifest to the close: attests, complaints, views (PROTOCOL section 6, "Failure").
 
 use super::audit::Audit;
+use super::collect::Draft;
 use super::commit::Commits;
 use super::keep::Holdings;
 use super::reach::{Reach, Stragglers};
@@ -49,6 +50,8 @@ pub(super) struct Reducing {
     quorum_since: Option<Time>,
     /// From the manifest to each attest.
     attest_times: Estimate,
+    /// Commits that count, of which a quorum is one; those of view 0 at least.
+    pub(super) counted: usize,
     /// Entries of view 0, and who was left out of it.
     pub(super) first: Vec<Entry>,
     first_left_out: Vec<LeftOut>,
@@ -67,10 +70,14 @@ impl Reducing {
         now: Time,
         config: &Config,
         commits: Commits,
-        entries: Vec<Entry>,
-        left_out: Vec<LeftOut>,
+        draft: Draft,
         out: &mut Vec<Action>,
     ) -> Self {
+        let Draft {
+            entries,
+            left_out,
+            counted,
+        } = draft;
         let manifest = Manifest {
             job: config.job.clone(),
             round: commits.facts.roster.round,
@@ -86,6 +93,7 @@ impl Reducing {
         let mut reducing = Self {
             hash: Hash32::ZERO,
             audit: Audit::NotAsked,
+            counted: counted.max(manifest.entries.len()),
             first: manifest.entries.clone(),
             first_left_out: manifest.left_out.clone(),
             reach: Reach::default(),
@@ -172,14 +180,14 @@ impl Reducing {
         self.manifest.entries.iter().any(|e| e.server == *peer)
     }
 
-    /// The value more than two thirds of the manifest's members attested.
+    /// The value that more than two thirds attested of the members whose commits count.
     fn quorum(&self) -> Option<(Hash32, CidBytes)> {
         let mut by_value: BTreeMap<(Hash32, &CidBytes), usize> = BTreeMap::new();
         for (attest, _) in self.attests.values() {
             *by_value.entry((attest.state, &attest.checkpoint)).or_default() += 1;
         }
         let ((state, checkpoint), attests) = by_value.into_iter().max_by_key(|(_, attests)| *attests)?;
-        (3 * attests > 2 * self.members()).then(|| (state, checkpoint.clone()))
+        (3 * attests > 2 * self.counted).then(|| (state, checkpoint.clone()))
     }
 
     /// Different values attested.

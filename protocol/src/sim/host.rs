@@ -3,7 +3,7 @@
 use super::{Payload, cid, hash, peer};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
 use crate::member::{Action, Config, DeltaFacts, Event, Held, Member, Sums};
-use crate::message::{Offence, Reason};
+use crate::message::{Body, Offence, Reason};
 use crate::ring::{Hop, Place};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -18,6 +18,8 @@ pub enum Fault {
     DieInTrain(u64),
     /// Dies in this round when it has built its commit, before it says so.
     DieBeforeCommit(u64),
+    /// Dies in this round when it would reveal its commit, which has its receipts.
+    DieInReveal(u64),
     /// Dies in this round when its commit has been replicated and the manifest is out.
     DieInReduce(u64),
     /// Dies in the round of the first number when it would send its ring segment of the second number, counted from 0 over
@@ -148,6 +150,9 @@ impl Host {
                 self.has(Fault::DieInReduce(round)) || self.has(Fault::DieAtSegment(round, self.segments))
             }
             Action::Apply { .. } => self.has(Fault::DieInApply(round)),
+            Action::Publish(Body::Reveal(reveal)) => {
+                reveal.member == self.config.me && self.has(Fault::DieInReveal(round))
+            }
             Action::Publish(_)
             | Action::Fetch(_)
             | Action::AbandonTraining

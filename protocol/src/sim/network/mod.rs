@@ -250,6 +250,7 @@ impl Network {
                 f,
                 Fault::DieInTrain(_)
                     | Fault::DieBeforeCommit(_)
+                    | Fault::DieInReveal(_)
                     | Fault::DieInReduce(_)
                     | Fault::DieAtSegment(..)
                     | Fault::DieInApply(_)
