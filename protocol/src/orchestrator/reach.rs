@@ -5,6 +5,7 @@ use super::view::Reducing;
 use super::{Action, Orchestrator, Phase};
 use crate::ids::{Hash32, PeerBytes};
 use crate::message::Entry;
+use crate::ring::Layout;
 use crate::time::{Deadline, Time};
 use std::collections::BTreeSet;
 
@@ -20,6 +21,8 @@ pub(super) struct Reach {
     open: BTreeSet<PeerBytes>,
     /// Did not answer.
     pub(super) silent: BTreeSet<PeerBytes>,
+    /// Called silent by a member, without an attest when others have given theirs, or away from a round that waits.
+    accused: BTreeSet<PeerBytes>,
     /// Said that they are ready for a next round: they have nothing of this one.
     idle: BTreeSet<PeerBytes>,
     /// Too few for a quorum.
@@ -53,9 +56,9 @@ impl Reach {
         };
     }
 
-    /// Everyone asked has answered or not, and somebody has not.
-    pub(super) fn has_found(&self) -> bool {
-        self.open.is_empty() && !self.silent.is_empty()
+    /// Everyone asked has answered or not.
+    fn has_asked(&self) -> bool {
+        self.open.is_empty()
     }
 
     /// How long others are heard: who was asked last has as long to answer as the first.
@@ -92,8 +95,53 @@ pub(super) fn attesting(entries: &[Entry]) -> usize {
 }
 
 impl Reducing {
-    /// Asks a member that another calls silent: once a view.
-    pub(super) fn probe(&mut self, peer: &PeerBytes, out: &mut Vec<Action>) {
+    /// Asks a member that another calls silent, and those before it: should it be gone, nobody else waits for them.
+    pub(super) fn ask(&mut self, accused: &PeerBytes, out: &mut Vec<Action>) {
+        self.reach.accused.insert(accused.clone());
+        self.probe(accused, out);
+        for before in self.before(accused) {
+            self.probe(&before, out);
+        }
+    }
+
+    /// Who serves the slots before a member's.
+    fn before(&self, peer: &PeerBytes) -> BTreeSet<PeerBytes> {
+        let entries = u32::try_from(self.decided.entries.len()).unwrap_or(0);
+        let Some(layout) = Layout::new(entries, self.decided.grid) else {
+            return BTreeSet::new();
+        };
+        let server = |slot| {
+            let entry = layout.served_as(slot)?;
+            self.decided.entries.get(entry as usize).map(|e| &e.server)
+        };
+        let slots = (0..layout.slots()).filter(|slot| server(*slot) == Some(peer));
+        let before = slots.flat_map(|slot| layout.axes().iter().map(move |axis| layout.before(slot, *axis)));
+        let before = before.filter_map(server).filter(|p| *p != peer);
+        before.cloned().collect()
+    }
+
+    /// Members that do not answer: those who were called silent, and before such a one those of whom nobody else would say it.
+    pub(super) fn found_silent(&self) -> BTreeSet<PeerBytes> {
+        let silent = &self.reach.silent;
+        let mut found: BTreeSet<PeerBytes> = silent.intersection(&self.reach.accused).cloned().collect();
+        let mut next: Vec<PeerBytes> = found.iter().cloned().collect();
+        while let Some(peer) = next.pop() {
+            for before in self.before(&peer).into_iter().filter(|p| silent.contains(p)) {
+                if found.insert(before.clone()) {
+                    next.push(before);
+                }
+            }
+        }
+        found
+    }
+
+    /// Everyone asked has answered or not, and somebody has not.
+    pub(super) fn has_found_silence(&self) -> bool {
+        self.reach.has_asked() && !self.found_silent().is_empty()
+    }
+
+    /// Asks a member: once a view.
+    fn probe(&mut self, peer: &PeerBytes, out: &mut Vec<Action>) {
         if self.reach.asked.insert(peer.clone()) {
             self.reach.open.insert(peer.clone());
             out.push(Action::Probe {
@@ -109,7 +157,10 @@ impl Reducing {
         self.reach.stragglers = Stragglers::Asked;
         let missing = self.expected().filter(|p| !self.attests.contains_key(*p));
         let missing: Vec<PeerBytes> = missing.take(MAX_STRAGGLERS).cloned().collect();
-        missing.iter().for_each(|peer| self.probe(peer, out));
+        missing.iter().for_each(|peer| {
+            self.reach.accused.insert(peer.clone());
+            self.probe(peer, out);
+        });
     }
 
     /// Whether these, served as they are, can give a quorum. It is a quorum of the commits that count: were it one of those
@@ -215,7 +266,10 @@ impl Orchestrator {
                 ..waiting
             });
             r.reach.asked.clear();
-            away.iter().for_each(|peer| r.probe(peer, out));
+            away.iter().for_each(|peer| {
+                r.reach.accused.insert(peer.clone());
+                r.probe(peer, out);
+            });
         }
     }
 }

@@ -364,7 +364,7 @@ impl Orchestrator {
             });
         }
         if offence.is_silence() {
-            r.probe(&b.accused, out);
+            r.ask(&b.accused, out);
         }
         r.complaints.push(complaint);
         r.first_complaint.get_or_insert(now);
@@ -432,7 +432,7 @@ impl Orchestrator {
             .entries
             .iter()
             .any(|e| r.commits.gone.contains(&e.server));
-        let found = r.first_complaint.is_some() && r.reach.has_found();
+        let found = r.first_complaint.is_some() && r.has_found_silence();
         let away = |p: &PeerBytes| lost.contains_key(p) || r.is_away(p);
         let has_heard = r.first_complaint.is_none() || r.has_heard_holders(&away);
         if due || (heard_all || found || dead) && has_heard {
@@ -449,7 +449,7 @@ impl Orchestrator {
             self.void_round(now, "no quorum in any view", out);
             return;
         }
-        let silent = r.reach.silent.clone();
+        let silent = r.found_silent();
         let is_lost = |p: &PeerBytes| lost.contains_key(p) || silent.contains(p);
         r.doubt_the_accused();
         let replaced = r.decide_replacements(&is_lost);
