@@ -18,6 +18,7 @@ pub mod bitswap;
 pub mod block;
 pub mod car;
 pub mod command;
+mod disk;
 pub mod service;
 pub mod store;
 pub mod unixfs;

@@ -4,7 +4,7 @@ use super::{Asked, FOREVER, SANDBOX, accepts, file, is_known, not_modified, refu
 use crate::api::ApiError;
 use crate::content::ContentPath;
 use crate::content::command::PATIENCE;
-use crate::content::unixfs::{Entry, EntryKind, Resolved, escape_url};
+use crate::content::unixfs::{Entry, EntryKind, escape_url};
 use axum::Json;
 use axum::http::{HeaderValue, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
@@ -37,7 +37,7 @@ pub(super) async fn serve(mut asked: Asked<'_>, shown: &str) -> Result<Response,
             .await
             .map_err(|error| refused(&error))?;
         if found.kind == EntryKind::File {
-            asked.found = Resolved { ..found };
+            asked.found = found;
             asked.path = asked.path.join(INDEX);
             return file::serve(&asked, None).await;
         }

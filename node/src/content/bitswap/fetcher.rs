@@ -17,6 +17,21 @@ pub(super) const COMMANDS: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SessionId(pub(super) u64);
 
+/// A block to be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// The block.
+    pub cid: Cid,
+    /// Its bytes as somebody declared them, who need not be right: how much may be asked for at once goes by it.
+    pub size: Option<u64>,
+}
+
+impl From<Cid> for Wanted {
+    fn from(cid: Cid) -> Self {
+        Self { cid, size: None }
+    }
+}
+
 /// What became of a want.
 #[derive(Debug, Clone)]
 pub enum Arrival {
@@ -51,7 +66,7 @@ pub(super) enum Command {
     },
     Want {
         session: SessionId,
-        cids: Vec<Cid>,
+        wanted: Vec<Wanted>,
     },
     Providers {
         session: SessionId,
@@ -163,11 +178,11 @@ impl Session {
     ///
     /// # Errors
     /// [`Offline`].
-    pub async fn want(&self, cids: Vec<Cid>) -> Result<(), Offline> {
+    pub async fn want(&self, wanted: Vec<Wanted>) -> Result<(), Offline> {
         self.fetcher
             .send(Command::Want {
                 session: self.session,
-                cids,
+                wanted,
             })
             .await
     }

@@ -7,9 +7,9 @@ use cid::Cid;
 use libp2p::PeerId;
 use tokio::task::JoinSet;
 
-use super::MAX_REPLY;
 use super::ledger::{Answered, Turn, wants_refusal};
-use super::message::{EntryKind, Held, Message};
+use super::message::{EntryKind, Held};
+use super::reply::{Fits, Reply, Writer};
 use crate::content::store::{Store, StoreError};
 
 /// What a job came to.
@@ -23,24 +23,17 @@ pub(super) enum Done {
     },
 }
 
-/// A reply ready to be sent.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) frame: Bytes,
-    pub(super) blocks: u64,
-    pub(super) bytes: u64,
-}
-
-/// Stores blocks that were wanted.
+/// Stores blocks that were wanted, whose CIDs were computed from their bytes.
 pub(super) fn store(jobs: &mut JoinSet<Done>, store: &Arc<Store>, blocks: Vec<(Cid, Bytes)>) {
     let store = Arc::clone(store);
     jobs.spawn_blocking(move || {
         let put = |(cid, data): (Cid, Bytes)| {
-            let result = store
-                .put(&cid, &data)
-                .map(|_| data.len() as u64)
-                .map_err(Arc::new);
-            (cid, result)
+            let size = data.len() as u64;
+            let result = store.put_hashed(&cid, &data).map_err(Arc::new);
+            if result.is_ok() {
+                store.remember(&cid, data);
+            }
+            (cid, result.map(|_| size))
         };
         Done::Stored(blocks.into_iter().map(put).collect())
     });
@@ -50,12 +43,7 @@ pub(super) fn store(jobs: &mut JoinSet<Done>, store: &Arc<Store>, blocks: Vec<(C
 pub(super) fn answer(jobs: &mut JoinSet<Done>, store: &Arc<Store>, turn: Turn) {
     let store = Arc::clone(store);
     jobs.spawn_blocking(move || {
-        let (answered, message) = look_up(&store, &turn);
-        let reply = (message != Message::default()).then(|| Reply {
-            blocks: message.blocks.len() as u64,
-            bytes: message.blocks.iter().map(|(_, data)| data.len() as u64).sum(),
-            frame: message.encode_frame(),
-        });
+        let (answered, reply) = look_up(&store, &turn);
         Done::Answered {
             peer: turn.peer,
             answered,
@@ -64,43 +52,43 @@ pub(super) fn answer(jobs: &mut JoinSet<Done>, store: &Arc<Store>, turn: Turn) {
     });
 }
 
-fn look_up(store: &Store, turn: &Turn) -> (Answered, Message) {
-    let (mut answered, mut message, mut bytes) = (Answered::default(), Message::default(), 0);
+fn look_up(store: &Store, turn: &Turn) -> (Answered, Option<Reply>) {
+    let (mut answered, mut reply) = (Answered::default(), Writer::new());
     for (index, entry) in turn.entries.iter().enumerate() {
+        let more = turn.entries.len() - index - 1;
         let found = match entry.kind {
-            EntryKind::Have => store.size(&entry.cid).map(|_| None),
-            EntryKind::Block => read(store, &entry.cid).map(Some),
+            EntryKind::Have => store.has(&entry.cid).then_some(None),
+            EntryKind::Block => read(store, &entry.cid, &mut reply, more).map(Some),
             EntryKind::Cancel => continue,
         };
         match found {
-            Some(Some(data)) if bytes > 0 && bytes + data.len() > MAX_REPLY => {
+            Some(Some(Fits::No)) => {
                 answered.left = turn.entries[index..].iter().map(|entry| entry.cid).collect();
                 break;
             }
-            Some(Some(data)) => {
-                bytes += data.len();
-                message.blocks.push((entry.cid, data));
-                answered.given.push(entry.cid);
-            }
+            Some(Some(Fits::Yes)) => answered.given.push(entry.cid),
             Some(None) => {
-                message.presences.push((entry.cid, Held::Yes));
+                reply.presence(&entry.cid, Held::Yes);
                 answered.given.push(entry.cid);
             }
             None => {
                 if wants_refusal(entry) {
-                    message.presences.push((entry.cid, Held::No));
+                    reply.presence(&entry.cid, Held::No);
                 }
                 answered.absent.push(entry.cid);
             }
         }
     }
-    (answered, message)
+    (answered, reply.finish())
 }
 
-/// A block that cannot be read is absent as far as others are concerned.
-fn read(store: &Store, cid: &Cid) -> Option<Bytes> {
-    match store.get(cid) {
-        Ok(found) => found,
+/// Puts a block into the reply. One that cannot be read is absent as far as others are concerned.
+fn read(store: &Store, cid: &Cid, reply: &mut Writer, more: usize) -> Option<Fits> {
+    let written = store
+        .open_block(cid)
+        .and_then(|found| found.map(|found| reply.block(cid, found, more)).transpose());
+    match written {
+        Ok(written) => written,
         Err(error) => {
             tracing::warn!(%error, "cannot serve a block");
             None

@@ -128,7 +128,8 @@ impl Message {
         // Old nodes crash on a message without the list, so an empty one is written too.
         put_bytes(&mut out, 1, &self.encode_wants());
         for (cid, data) in &self.blocks {
-            put_bytes(&mut out, 3, &encode_block(cid, data));
+            block_start(&mut out, cid, data.len());
+            out.extend_from_slice(data);
         }
         for (cid, held) in &self.presences {
             put_bytes(&mut out, 4, &encode_presence(cid, *held));
@@ -160,7 +161,18 @@ impl Message {
                 _ => {}
             }
         }
+        message.unshare(body.len());
         Ok(message)
+    }
+
+    /// Copies blocks that are the smaller part of their message, which they would else hold in memory.
+    fn unshare(&mut self, body: usize) {
+        let bytes: usize = self.blocks.iter().map(|(_, data)| data.len()).sum();
+        if 2 * bytes < body {
+            for (_, data) in &mut self.blocks {
+                *data = Bytes::copy_from_slice(data);
+            }
+        }
     }
 
     fn decode_wants(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
@@ -269,19 +281,23 @@ fn decode_entry(bytes: &[u8]) -> Result<Entry, MessageError> {
     })
 }
 
-fn encode_block(cid: &Cid, data: &[u8]) -> Vec<u8> {
-    let mut prefix = Vec::with_capacity(8);
+/// Everything of a message's block but its `size` bytes, which follow.
+pub(super) fn block_start(out: &mut Vec<u8>, cid: &Cid, size: usize) {
+    let mut prefix = Vec::with_capacity(16);
     put_varint(&mut prefix, cid.version().into());
     put_varint(&mut prefix, cid.codec());
     put_varint(&mut prefix, cid.hash().code());
     put_varint(&mut prefix, u64::from(cid.hash().size()));
-    let mut out = Vec::with_capacity(data.len() + 16);
-    put_bytes(&mut out, 1, &prefix);
-    put_bytes(&mut out, 2, data);
-    out
+    let mut fields = Vec::with_capacity(32);
+    put_bytes(&mut fields, 1, &prefix);
+    put_varint(&mut fields, 2 << 3 | 2);
+    put_varint(&mut fields, size as u64);
+    put_varint(out, 3 << 3 | 2);
+    put_varint(out, (fields.len() + size) as u64);
+    out.extend_from_slice(&fields);
 }
 
-fn encode_presence(cid: &Cid, held: Held) -> Vec<u8> {
+pub(super) fn encode_presence(cid: &Cid, held: Held) -> Vec<u8> {
     let mut out = Vec::with_capacity(48);
     put_bytes(&mut out, 1, &cid.to_bytes());
     put_number(&mut out, 2, u64::from(held == Held::No));

@@ -8,7 +8,7 @@
 //! Fetcher ──▶ Behaviour ─ client (wants, peers, windows, deadlines)
 //!                 │     └ ledger (peers' wants, turns)
 //!                 ├─ blocking jobs ─▶ Store
-//!                 └─ handler × connection ─ message
+//!                 └─ handler × connection ─ message, reply
 //! ```
 
 mod behaviour;
@@ -20,12 +20,13 @@ mod handler;
 mod jobs;
 mod ledger;
 mod message;
+mod reply;
 mod stream;
 
 pub use behaviour::Behaviour;
 pub use config::Config;
 pub use event::{Counters, Event, Offence};
-pub use fetcher::{Arrival, Fetcher, Offline, Session, SessionId};
+pub use fetcher::{Arrival, Fetcher, Offline, Session, SessionId, Wanted};
 pub use message::MessageError;
 
 use libp2p::StreamProtocol;

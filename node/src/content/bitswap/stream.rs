@@ -10,7 +10,7 @@ use libp2p::swarm::Stream;
 
 use super::message::{Message, MessageError, frame_length};
 
-/// Memory grows with what has arrived, not with what was declared.
+/// Memory follows what has arrived, at most twice as much and this, not what was declared.
 const PIECE: usize = 64 << 10;
 
 /// Why no further message comes from a stream.
@@ -56,15 +56,16 @@ pub(super) async fn write_frame(stream: &mut Stream, frame: &[u8], deadline: Dur
 
 async fn read_rest(stream: &mut Stream, first: u8, received: &AtomicU64) -> Result<Vec<u8>, ReadFault> {
     let length = read_length(stream, first).await?;
-    let mut body = Vec::with_capacity(length.min(PIECE));
-    while body.len() < length {
-        let start = body.len();
-        body.resize(length.min(start + PIECE), 0);
-        let count = stream.read(&mut body[start..]).await?;
+    let (mut body, mut filled) = (vec![0; length.min(PIECE)], 0);
+    while filled < length {
+        if filled == body.len() {
+            body.resize(length.min(2 * filled), 0);
+        }
+        let count = stream.read(&mut body[filled..]).await?;
         if count == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        body.truncate(start + count);
+        filled += count;
         received.fetch_add(count as u64, Ordering::Relaxed);
     }
     Ok(body)

@@ -9,6 +9,7 @@ use cid::Cid;
 use super::CarError;
 use super::header::{self, MAX_HEADER, Start};
 use crate::content::block::MAX_BLOCK;
+use crate::content::disk::fill;
 use crate::content::store::{Store, StoreError};
 
 /// Bytes of a CID, with room for any hash that can be verified.
@@ -140,7 +141,7 @@ impl<R: Read> Input<R> {
         let (start, mut value) = (self.offset, 0_u64);
         for index in 0..10 {
             let mut byte = [0];
-            if read_full(&mut self.source, &mut byte)? == 0 {
+            if fill(&mut self.source, &mut byte)? == 0 {
                 if index == 0 {
                     return Ok(None);
                 }
@@ -170,7 +171,7 @@ impl<R: Read> Input<R> {
             });
         }
         let mut bytes = vec![0; length as usize];
-        let filled = read_full(&mut self.source, &mut bytes)?;
+        let filled = fill(&mut self.source, &mut bytes)?;
         self.offset += filled as u64;
         if filled < bytes.len() {
             return Err(CarError::Truncated { offset: self.offset });
@@ -189,18 +190,4 @@ impl<R: Read> Input<R> {
         }
         Ok(())
     }
-}
-
-/// Reads until the buffer is full or the input ends.
-fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match source.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

@@ -3,11 +3,12 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cid::Cid;
 
 use super::{CarError, header};
+use crate::content::disk::beside;
 use crate::content::store::Store;
 use crate::content::unixfs;
 use crate::content::wire::put_varint;
@@ -36,7 +37,7 @@ pub fn write_file(store: &Store, root: Cid, target: &Path) -> Result<Exported, C
         path: target.to_owned(),
         source,
     };
-    let temporary = beside(target);
+    let temporary = beside(target).ok_or_else(|| fail(std::io::ErrorKind::InvalidInput.into()))?;
     let file = File::create_new(&temporary).map_err(fail)?;
     let written = (|| {
         let mut out = BufWriter::with_capacity(1 << 20, file);
@@ -83,13 +84,4 @@ pub fn write(store: &Store, root: Cid, out: &mut impl Write) -> Result<Exported,
         todo.extend(links.into_iter().rev().filter(|link| !seen.contains(link)));
     }
     Ok(written)
-}
-
-fn beside(target: &Path) -> PathBuf {
-    let name = target.file_name().unwrap_or_default().to_string_lossy();
-    target.with_file_name(format!(
-        ".{name}.partial-{}-{:08x}",
-        std::process::id(),
-        rand::random::<u32>()
-    ))
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use cid::Cid;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{CommandError, Meter, Moved, PATIENCE};
 use crate::content::service::blocking;
 use crate::content::store::{Store, StoreError};
-use crate::content::unixfs::{self, AddError, BlockSink, Layout, Limits};
-use crate::content::{Content, ContentPath, FetchRequest, Pin, Progress, block, car};
+use crate::content::unixfs::{self, AddError, BlockSink, Layout, Limits, ReadError};
+use crate::content::{Content, ContentPath, Fetch, FetchRequest, Pin, Progress, block, car};
 
 /// How long a fetch for a person may take in all; it can be interrupted before.
 const FETCH_DEADLINE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
@@ -64,8 +65,10 @@ impl Content {
         let cid = self.target(path).await?;
         let store = Arc::clone(self.store());
         let _kept = store.protect(cid);
-        let progress = self.fetch_for_people(cid, Pin::No, meter).await?;
-        let bytes = self.export(cid.into(), out.clone(), Limits::default()).await?;
+        let _recalled = store.recall();
+        let fetch = self.begin_fetch(cid, Pin::No);
+        let export = self.export_arriving(cid.into(), out.clone(), Limits::default(), fetch.progress());
+        let (progress, bytes) = both(attend(fetch, cid, meter), export).await?;
         Ok(json!({ "cid": cid.to_string(), "path": out, "bytes": bytes, "fetched": progress.fetched }))
     }
 
@@ -152,15 +155,33 @@ impl Content {
         pin: Pin,
         meter: &Meter,
     ) -> Result<Progress, CommandError> {
-        let fetch = self.fetch_dag(FetchRequest {
+        attend(self.begin_fetch(root, pin), root, meter).await
+    }
+
+    fn begin_fetch(&self, root: Cid, pin: Pin) -> Fetch {
+        self.fetch_dag(FetchRequest {
             root,
             providers: Vec::new(),
             deadline: FETCH_DEADLINE,
             pin,
-        });
-        let mut moving = fetch.progress();
-        let watched = async {
-            while let Ok(Ok(())) = timeout(PATIENCE, moving.changed()).await {
+        })
+    }
+}
+
+/// Waits for a fetch and tells how far it is, until nothing has come for [`PATIENCE`].
+async fn attend(fetch: Fetch, root: Cid, meter: &Meter) -> Result<Progress, CommandError> {
+    let moving = fetch.progress();
+    tokio::select! {
+        done = fetch.finish() => Ok(done?),
+        () = stalled(moving, meter) => Err(CommandError::Stalled { cid: root, patience: PATIENCE }),
+    }
+}
+
+/// Ends when blocks are missing and none has come for [`PATIENCE`].
+async fn stalled(mut moving: watch::Receiver<Progress>, meter: &Meter) {
+    loop {
+        match timeout(PATIENCE, moving.changed()).await {
+            Ok(Ok(())) => {
                 let now = *moving.borrow_and_update();
                 meter.send_replace(Moved {
                     bytes: now.bytes,
@@ -168,14 +189,38 @@ impl Content {
                 });
             }
             // A fetch that has ended is heard of by its own result.
-            if moving.has_changed().is_err() {
-                std::future::pending::<()>().await;
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_) => {
+                let now = *moving.borrow();
+                // With everything here it is the disk that is waited for.
+                if now.blocks == 0 || now.pending > 0 {
+                    return;
+                }
             }
-        };
-        tokio::select! {
-            done = fetch.finish() => Ok(done?),
-            () = watched => Err(CommandError::Stalled { cid: root, patience: PATIENCE }),
         }
+    }
+}
+
+/// Waits for a fetch and for the export of what arrives. Whichever fails ends the other; that a block is missing is only
+/// how the export learns that the fetch failed.
+async fn both(
+    fetch: impl Future<Output = Result<Progress, CommandError>>,
+    export: impl Future<Output = Result<u64, ReadError>>,
+) -> Result<(Progress, u64), CommandError> {
+    tokio::pin!(fetch, export);
+    tokio::select! {
+        fetched = &mut fetch => {
+            // When the fetch failed the export notices, and cleans up before anybody is told.
+            let exported = export.await;
+            Ok((fetched?, exported?))
+        }
+        exported = &mut export => match exported {
+            Err(error) if error.missing_block().is_none() => Err(error.into()),
+            exported => {
+                let fetched = fetch.await?;
+                Ok((fetched, exported?))
+            }
+        },
     }
 }
 
@@ -207,7 +252,7 @@ impl<'a> Metered<'a> {
 
 impl BlockSink for Metered<'_> {
     fn put(&mut self, cid: &Cid, data: &[u8]) -> Result<(), StoreError> {
-        self.store.put(cid, data)?;
+        self.store.put_hashed(cid, data)?;
         if !unixfs::may_have_links(cid) {
             self.moved.bytes += data.len() as u64;
             self.meter.send_replace(self.moved);

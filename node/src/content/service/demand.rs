@@ -116,7 +116,7 @@ impl Demand {
             Some(session) => session,
             none => none.insert(self.content.fetcher.open(Vec::new()).await.map_err(offline)?),
         };
-        session.want(vec![cid]).await.map_err(offline)?;
+        session.want(vec![cid.into()]).await.map_err(offline)?;
         match timeout(self.patience, session.next()).await {
             Ok(Ok(Arrival::Stored { .. })) => Ok(()),
             Ok(Ok(Arrival::Failed { error, .. })) => Err(FetchError::Store(error).into()),

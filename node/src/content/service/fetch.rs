@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Content, FetchError, Pin, blocking, keep, room};
-use crate::content::bitswap::{Arrival, Offline, Session};
+use crate::content::bitswap::{Arrival, Offline, Session, Wanted};
 use crate::content::block::check_supported;
 use crate::content::store::{Store, StoreError};
 use crate::content::unixfs::{self, NodeError};
@@ -128,9 +128,23 @@ async fn run(
         Err(_) => return Err(walk.too_late()),
     }
     let progress = walk.progress;
-    let (store, root, pin) = (Arc::clone(&store), request.root, request.pin.clone());
-    blocking(move || keep(&store, &root, &pin)).await?;
+    finish(Arc::clone(&store), request.root, request.pin.clone()).await?;
     Ok(progress)
+}
+
+/// What is pinned is durable before it is said to be there. Other content may be collected at any time; a flush of it is
+/// begun, and nobody waits for it.
+async fn finish(store: Arc<Store>, root: Cid, pin: Pin) -> Result<(), FetchError> {
+    if pin == Pin::No {
+        let flush = move || {
+            if let Err(error) = store.flush() {
+                tracing::warn!(%error, "fetched blocks may not outlast a power failure");
+            }
+        };
+        drop(tokio::task::spawn_blocking(flush));
+        return Ok(());
+    }
+    Ok(blocking(move || keep(&store, &root, &pin)).await?)
 }
 
 /// The way through the graph: what is still to be looked at, deepest first, so that little is remembered.
@@ -139,7 +153,7 @@ struct Walk<'a> {
     request: &'a FetchRequest,
     /// Opened when something is missing.
     session: Option<Session>,
-    frontier: Vec<Cid>,
+    frontier: Vec<Wanted>,
     seen: HashSet<Cid>,
     wanted: usize,
     progress: Progress,
@@ -152,15 +166,15 @@ struct Found {
     blocks: u64,
     bytes: u64,
     /// In the order of their parents.
-    links: Vec<Cid>,
-    missing: Vec<Cid>,
+    links: Vec<Wanted>,
+    missing: Vec<Wanted>,
     /// What the root declares, when it is among them.
     declared: Option<u64>,
 }
 
 impl Walk<'_> {
     async fn run(&mut self) -> Result<(), FetchError> {
-        self.visit(vec![self.request.root])?;
+        self.visit(vec![self.request.root.into()])?;
         loop {
             while !self.frontier.is_empty() && self.wanted + BATCH <= WINDOW {
                 self.look_up().await?;
@@ -195,18 +209,18 @@ impl Walk<'_> {
         Ok(())
     }
 
-    async fn want(&mut self, cids: Vec<Cid>) -> Result<(), FetchError> {
-        if cids.is_empty() {
+    async fn want(&mut self, blocks: Vec<Wanted>) -> Result<(), FetchError> {
+        if blocks.is_empty() {
             return Ok(());
         }
-        self.wanted += cids.len();
+        self.wanted += blocks.len();
         let root = self.request.root;
         if self.session.is_none() {
             let opened = self.content.fetcher.open(self.request.providers.clone()).await;
             self.session = Some(opened.map_err(|reason| offline(root, reason))?);
         }
         match &self.session {
-            Some(session) => session.want(cids).await.map_err(|reason| offline(root, reason)),
+            Some(session) => session.want(blocks).await.map_err(|reason| offline(root, reason)),
             None => Ok(()),
         }
     }
@@ -220,7 +234,7 @@ impl Walk<'_> {
         self.progress.fetched += size;
         if unixfs::may_have_links(&cid) {
             // Looked up like what was there before, which counts it and finds its links.
-            self.frontier.push(cid);
+            self.frontier.push(cid.into());
         } else {
             self.progress.blocks += 1;
             self.progress.bytes += size;
@@ -230,12 +244,12 @@ impl Walk<'_> {
     }
 
     /// Puts links on the frontier so that the first is looked at first.
-    fn visit(&mut self, links: Vec<Cid>) -> Result<(), FetchError> {
+    fn visit(&mut self, links: Vec<Wanted>) -> Result<(), FetchError> {
         let start = self.frontier.len();
-        for cid in links {
-            check_supported(&cid)?;
-            if self.seen.insert(cid) {
-                self.frontier.push(cid);
+        for link in links {
+            check_supported(&link.cid)?;
+            if self.seen.insert(link.cid) {
+                self.frontier.push(link);
             }
         }
         self.frontier[start..].reverse();
@@ -264,21 +278,25 @@ impl Walk<'_> {
 }
 
 /// Reads a batch, whose last is next in order; a damaged block counts as missing.
-fn look_up(store: &Store, root: Cid, batch: Vec<Cid>) -> Result<Found, FetchError> {
+fn look_up(store: &Store, root: Cid, batch: Vec<Wanted>) -> Result<Found, FetchError> {
     let mut found = Found::default();
-    for cid in batch.into_iter().rev() {
+    for wanted in batch.into_iter().rev() {
+        let cid = wanted.cid;
         match store.get(&cid) {
             Ok(Some(block)) => {
                 found.blocks += 1;
                 found.bytes += block.len() as u64;
-                let links = unixfs::links(&cid, &block).map_err(|reason| bad_node(root, cid, reason))?;
-                found.links.extend(links);
+                let links =
+                    unixfs::sized_links(&cid, &block).map_err(|reason| bad_node(root, cid, reason))?;
+                found
+                    .links
+                    .extend(links.into_iter().map(|(cid, size)| Wanted { cid, size }));
                 if cid == root {
                     let declared = unixfs::declared_size(&cid, &block);
                     found.declared = Some(declared.map_err(|reason| bad_node(root, cid, reason))?);
                 }
             }
-            Ok(None) | Err(StoreError::Corrupt { .. }) => found.missing.push(cid),
+            Ok(None) | Err(StoreError::Corrupt { .. }) => found.missing.push(wanted),
             Err(error) => return Err(error.into()),
         }
     }

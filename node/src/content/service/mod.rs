@@ -1,5 +1,6 @@
 //! The handle to content that the rest of the node holds.
 
+mod arriving;
 mod demand;
 mod error;
 mod fetch;

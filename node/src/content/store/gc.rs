@@ -54,7 +54,7 @@ impl Store {
     pub fn verify(&self) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
         self.layout.for_each(|key, _| {
-            match self.get(&key.to_cid()) {
+            match self.get_from_disk(&key.to_cid()) {
                 Ok(_) => report.good += 1,
                 Err(StoreError::Corrupt { cid }) => report.removed.push(cid),
                 Err(other) => return Err(other),

@@ -81,30 +81,20 @@ impl Layout {
             .map(|data| data.len())
     }
 
-    /// The file's bytes, at most one more than a block may have.
-    pub(super) fn read(&self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+    /// Opens a block's file; nothing when there is none.
+    pub(super) fn open_block(&self, key: &Key) -> Result<Option<BlockFile>, StoreError> {
         let path = self.path(key);
         let file = match File::open(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StoreError::io("open", &path)(error)),
         };
-        let mut data = Vec::with_capacity(
-            file.metadata()
-                .map_or(0, |data| data.len() as usize)
-                .min(MAX_BLOCK),
-        );
-        file.take(MAX_BLOCK as u64 + 1)
-            .read_to_end(&mut data)
-            .map_err(StoreError::io("read", &path))?;
-        Ok(Some(data))
+        let size = file.metadata().map_err(StoreError::io("look at", &path))?.len();
+        Ok(Some(BlockFile { file, path, size }))
     }
 
     pub(super) fn write(&self, key: &Key, data: &[u8]) -> Result<PathBuf, StoreError> {
         let path = self.path(key);
-        if let Some(shard) = path.parent() {
-            fs::create_dir_all(shard).map_err(StoreError::io("create", shard))?;
-        }
         self.replace(&path, data, Sync::Later)?;
         Ok(path)
     }
@@ -119,7 +109,7 @@ impl Layout {
         let temporary = self
             .temporary
             .join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
-        let written = write_file(&temporary, data, sync).and_then(|()| fs::rename(&temporary, path));
+        let written = write_file(&temporary, data, sync).and_then(|()| move_to(&temporary, path));
         written.map_err(|error| {
             // A failure to clean up only leaves a file that the next start removes.
             let _ = fs::remove_file(&temporary);
@@ -199,6 +189,24 @@ impl Layout {
     }
 }
 
+/// A block's file, opened.
+#[derive(Debug)]
+pub(super) struct BlockFile {
+    file: File,
+    path: PathBuf,
+    /// Its length in bytes when it was opened.
+    pub(super) size: u64,
+}
+
+impl BlockFile {
+    /// Appends the file's bytes, at most one more than a block may have.
+    pub(super) fn append_to(self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        out.reserve((self.size as usize).min(MAX_BLOCK) + 1);
+        let read = self.file.take(MAX_BLOCK as u64 + 1).read_to_end(out);
+        read.map(|_| ()).map_err(StoreError::io("read", &self.path))
+    }
+}
+
 /// When a file must be on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sync {
@@ -206,6 +214,17 @@ pub(super) enum Sync {
     Now,
     /// At the next flush.
     Later,
+}
+
+/// Renames a file into a directory that may have to be made first.
+fn move_to(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            to.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::rename(from, to)
+        }
+        moved => moved,
+    }
 }
 
 fn write_file(path: &Path, data: &[u8], sync: Sync) -> io::Result<()> {

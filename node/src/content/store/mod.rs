@@ -2,13 +2,16 @@
 //!
 //! A block is written to a temporary file and renamed, so a file under `blocks/` is whole or absent after a crash of
 //! the process; it is verified when it is read, so not even a crash of the machine makes the node serve a torn one.
-//! [`Store::flush`] makes what was put durable, and every operation of the service flushes before it reports
-//! success. All calls block on the disk: asynchronous callers use a blocking thread.
+//! [`Store::flush`] makes what was put durable. Every operation of the service that adds or pins flushes before it
+//! reports success; a fetch without a pin begins a flush and does not wait for it. All calls block on the disk:
+//! asynchronous callers use a blocking thread.
 
 mod error;
 mod gc;
 mod layout;
 mod pins;
+mod reading;
+mod recall;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -23,6 +26,10 @@ pub use error::StoreError;
 pub use gc::{GcReport, VerifyReport};
 use layout::{Key, Layout};
 pub use pins::PinRecord;
+use reading::From;
+pub(in crate::content) use reading::Reading;
+pub use recall::Recall;
+use recall::Recalled;
 
 /// Above this many unflushed files the whole file system is flushed at once.
 const FLUSH_ONE_BY_ONE: usize = 64;
@@ -77,6 +84,9 @@ pub struct Store {
     blocks: AtomicU64,
     stripes: Vec<Mutex<()>>,
     dirty: Mutex<Vec<PathBuf>>,
+    /// Held while files are flushed, so that nobody takes what another is still flushing for durable.
+    flushing: Mutex<()>,
+    recalled: Mutex<Recalled>,
     /// Keys touched since a running collection began; nothing while none runs.
     young: Mutex<Option<HashSet<Key>>>,
     protected: Mutex<BTreeMap<Cid, usize>>,
@@ -103,6 +113,8 @@ impl Store {
             blocks: AtomicU64::new(blocks),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             dirty: Mutex::default(),
+            flushing: Mutex::default(),
+            recalled: Mutex::default(),
             young: Mutex::new(None),
             protected: Mutex::default(),
             adding: RwLock::new(()),
@@ -138,20 +150,12 @@ impl Store {
     /// [`StoreError::Corrupt`] when the file does not hash to its name: it is removed, so that it can be fetched
     /// again. [`StoreError::Io`].
     pub fn get(&self, cid: &Cid) -> Result<Option<Bytes>, StoreError> {
-        block::check_supported(cid)?;
-        if let Some(inline) = block::inline_data(cid) {
-            return Ok(Some(Bytes::copy_from_slice(inline)));
-        }
-        let key = Key::of(cid);
-        self.touch(&key);
-        let Some(data) = self.layout.read(&key)? else {
-            return Ok(None);
-        };
-        if block::verify(cid, &data).is_err() {
-            self.remove(&key)?;
-            return Err(StoreError::Corrupt { cid: *cid });
-        }
-        Ok(Some(Bytes::from(data)))
+        self.open_block(cid)?.map(Reading::bytes).transpose()
+    }
+
+    /// As [`Store::get`], from the disk whatever memory has.
+    fn get_from_disk(&self, cid: &Cid) -> Result<Option<Bytes>, StoreError> {
+        self.open_from(cid, From::Disk)?.map(Reading::bytes).transpose()
     }
 
     /// Stores a block after verifying it. Durable after the next [`Store::flush`].
@@ -161,6 +165,17 @@ impl Store {
     /// [`StoreError::DiskFull`] when there is no room (nothing already stored is lost), [`StoreError::Io`].
     pub fn put(&self, cid: &Cid, data: &[u8]) -> Result<Put, StoreError> {
         block::verify(cid, data)?;
+        self.put_hashed(cid, data)
+    }
+
+    /// As [`Store::put`] for a CID that was computed from these very bytes, which are not hashed again.
+    ///
+    /// # Errors
+    /// As [`Store::put`], the mismatch aside.
+    pub(in crate::content) fn put_hashed(&self, cid: &Cid, data: &[u8]) -> Result<Put, StoreError> {
+        if data.len() > MAX_BLOCK {
+            return Err(block::BlockError::TooLarge { size: data.len() }.into());
+        }
         if block::inline_data(cid).is_some() {
             return Ok(Put::Known);
         }
@@ -190,11 +205,8 @@ impl Store {
     /// # Errors
     /// As [`Store::put`].
     pub fn put_new(&self, codec: u64, data: &[u8]) -> Result<Cid, StoreError> {
-        if data.len() > MAX_BLOCK {
-            return Err(block::BlockError::TooLarge { size: data.len() }.into());
-        }
         let cid = block::cid_of(codec, data);
-        self.put(&cid, data)?;
+        self.put_hashed(&cid, data)?;
         Ok(cid)
     }
 
@@ -224,6 +236,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::DiskFull`].
     pub fn flush(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = lock(&self.flushing);
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         if dirty.len() > FLUSH_ONE_BY_ONE {
             self.layout.sync_all(&dirty)
@@ -269,6 +282,7 @@ impl Store {
 
     fn remove(&self, key: &Key) -> Result<Presence, StoreError> {
         let _stripe = self.stripe(key);
+        lock(&self.recalled).forget(key);
         let Some(size) = self.layout.size(key) else {
             return Ok(Presence::Absent);
         };

@@ -13,6 +13,7 @@ use super::node::directory_header;
 use super::path::is_portable_name;
 use super::{AddError, Layout};
 use crate::content::block::{DAG_PB, cid_of};
+use crate::content::disk::fill;
 use crate::content::store::{Store, StoreError};
 
 const MAX_DEPTH: usize = 64;
@@ -41,7 +42,7 @@ pub trait BlockSink {
 
 impl BlockSink for &Store {
     fn put(&mut self, cid: &Cid, data: &[u8]) -> Result<(), StoreError> {
-        Store::put(self, cid, data).map(|_| ())
+        self.put_hashed(cid, data).map(|_| ())
     }
 }
 
@@ -282,20 +283,6 @@ impl<'a> Tree<'a> {
         }
         directory.finish(sink)
     }
-}
-
-/// Reads until the buffer is full or the input ends.
-fn fill(reader: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match reader.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 fn read_error(path: &Path) -> impl FnOnce(io::Error) -> AddError {

@@ -46,13 +46,14 @@ impl PbNode {
         Ok(Self { links, data })
     }
 
-    /// The CIDs a block links to, without its names.
-    pub(super) fn decode_links(block: &[u8]) -> Result<Vec<Cid>, NodeError> {
+    /// The CIDs a block links to and their total sizes, without its names.
+    pub(super) fn decode_links(block: &[u8]) -> Result<Vec<(Cid, u64)>, NodeError> {
         let mut links = Vec::new();
         let mut fields = Reader::new(block);
         while let Some(field) = fields.next_field()? {
             if let (2, Value::Bytes(bytes)) = field {
-                links.push(decode_link(bytes)?.cid);
+                let link = decode_link(bytes)?;
+                links.push((link.cid, link.total_size));
             }
         }
         Ok(links)

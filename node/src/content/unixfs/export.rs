@@ -2,14 +2,17 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cid::Cid;
 
+use super::flusher::Flusher;
 use super::path::is_portable_name;
-use super::read::{EntryKind, FileReader, list, resolve};
+use super::patient::Patient;
+use super::read::{FileReader, Opened};
 use super::unfold::unfold;
 use super::{ContentPath, ReadError};
+use crate::content::disk::beside;
 use crate::content::store::Store;
 
 /// What an export may grow to. A small graph can unfold to any size, so there is always a bound.
@@ -33,6 +36,15 @@ impl Default for Limits {
     }
 }
 
+/// What becomes of an export that needs a block which is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Absent {
+    /// The block may be there now.
+    TryAgain,
+    /// It will not come: the export fails with [`ReadError::Missing`].
+    GiveUp,
+}
+
 /// Writes the file or directory at `path` to `target`, which must not exist: everything goes to a temporary name
 /// beside it first, which is removed on failure. What it unfolds to is counted before, and held against the limits and
 /// the room on the disk. Returns the bytes written.
@@ -40,16 +52,33 @@ impl Default for Limits {
 /// # Errors
 /// [`ReadError`]; nothing is left at `target` then.
 pub fn export(store: &Store, path: &ContentPath, target: &Path, limits: Limits) -> Result<u64, ReadError> {
+    export_arriving(store, path, target, limits, |_, _| Absent::GiveUp)
+}
+
+/// As [`export`], for content that is still being fetched: `wait` is called with a block that is needed and missing, and
+/// how often in a row that has been so.
+///
+/// # Errors
+/// As [`export`].
+pub fn export_arriving(
+    store: &Store,
+    path: &ContentPath,
+    target: &Path,
+    limits: Limits,
+    wait: impl FnMut(Cid, u32) -> Absent,
+) -> Result<u64, ReadError> {
     if target.symlink_metadata().is_ok() {
         return Err(ReadError::Exists {
             path: target.to_owned(),
         });
     }
-    let found = resolve(store, path)?;
-    let unfolded = unfold(store, &found.cid, found.kind, &limits)?;
-    check_room(target, &found.cid, unfolded.bytes)?;
-    let temporary = temporary_name(target)?;
-    let written = write(store, &found.cid, found.kind, &temporary)
+    let mut patient = Patient::new(store, wait);
+    let cid = patient.follow(path)?;
+    let unfolded = unfold(&mut patient, &cid, &limits)?;
+    check_room(target, &cid, unfolded.bytes)?;
+    let invalid = || write_error(target)(io::ErrorKind::InvalidInput.into());
+    let temporary = beside(target).ok_or_else(invalid)?;
+    let written = write(&mut patient, &cid, &temporary)
         .and_then(|()| flush(&temporary).map_err(write_error(target)))
         .and_then(|()| fs::rename(&temporary, target).map_err(write_error(target)));
     if let Err(error) = written {
@@ -78,35 +107,37 @@ fn check_room(target: &Path, cid: &Cid, bytes: u64) -> Result<(), ReadError> {
     })
 }
 
-fn write(store: &Store, cid: &Cid, kind: EntryKind, target: &Path) -> Result<(), ReadError> {
-    match kind {
-        EntryKind::File => write_file(store, cid, target),
-        EntryKind::Directory => write_directory(store, cid, target),
+fn write(patient: &mut Patient<'_>, cid: &Cid, target: &Path) -> Result<(), ReadError> {
+    match patient.open(cid)? {
+        Opened::File(reader) => write_file(patient, reader, target),
+        Opened::Directory => write_directory(patient, cid, target),
     }
 }
 
-fn write_directory(store: &Store, cid: &Cid, target: &Path) -> Result<(), ReadError> {
+fn write_directory(patient: &mut Patient<'_>, cid: &Cid, target: &Path) -> Result<(), ReadError> {
     fs::create_dir(target).map_err(write_error(target))?;
-    for entry in list(store, cid)? {
+    for entry in patient.list(cid)? {
         if !is_portable_name(&entry.name) {
             return Err(ReadError::UnportableName {
                 name: entry.name,
                 directory: *cid,
             });
         }
-        let kind = resolve(store, &entry.cid.into())?.kind;
-        write(store, &entry.cid, kind, &target.join(&entry.name))?;
+        write(patient, &entry.cid, &target.join(&entry.name))?;
     }
     Ok(())
 }
 
-fn write_file(store: &Store, cid: &Cid, target: &Path) -> Result<(), ReadError> {
-    let mut reader = FileReader::open(store, &(*cid).into())?;
+fn write_file(patient: &mut Patient<'_>, mut reader: FileReader<'_>, target: &Path) -> Result<(), ReadError> {
     let mut file = File::create_new(target).map_err(write_error(target))?;
-    while let Some(bytes) = reader.next_bytes()? {
-        file.write_all(&bytes).map_err(write_error(target))?;
+    let mut flusher = Flusher::default();
+    while let Some(bytes) = patient.next_bytes(&mut reader)? {
+        let written = file
+            .write_all(&bytes)
+            .and_then(|()| flusher.wrote(&file, bytes.len()));
+        written.map_err(write_error(target))?;
     }
-    Ok(())
+    flusher.finish().map_err(write_error(target))
 }
 
 /// Makes everything under a path durable at once: one file after another takes a second for a hundred.
@@ -128,20 +159,6 @@ fn flush(path: &Path) -> io::Result<()> {
         }
     }
     File::open(path)?.sync_all()
-}
-
-fn temporary_name(target: &Path) -> Result<PathBuf, ReadError> {
-    let Some(name) = target.file_name() else {
-        return Err(write_error(target)(io::ErrorKind::InvalidInput.into()));
-    };
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(
-        ".partial-{}-{:08x}",
-        std::process::id(),
-        rand::random::<u32>()
-    ));
-    Ok(target.with_file_name(hidden))
 }
 
 /// Removes a partial export; the error that caused it matters more than one from here.

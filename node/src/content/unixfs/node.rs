@@ -19,11 +19,19 @@ const TYPE_SHARD: u64 = 5;
 /// # Errors
 /// [`NodeError`] when the bytes are no dag-pb node.
 pub fn links(cid: &Cid, block: &[u8]) -> Result<Vec<Cid>, NodeError> {
-    if may_have_links(cid) {
-        PbNode::decode_links(block)
-    } else {
-        Ok(Vec::new())
+    Ok(sized_links(cid, block)?.into_iter().map(|(cid, _)| cid).collect())
+}
+
+/// As [`links`], each with the bytes of its block where the node declares them: of blocks without links of their own.
+///
+/// # Errors
+/// [`NodeError`] when the bytes are no dag-pb node.
+pub fn sized_links(cid: &Cid, block: &[u8]) -> Result<Vec<(Cid, Option<u64>)>, NodeError> {
+    if !may_have_links(cid) {
+        return Ok(Vec::new());
     }
+    let sized = |(cid, size)| (cid, (!may_have_links(&cid)).then_some(size));
+    Ok(PbNode::decode_links(block)?.into_iter().map(sized).collect())
 }
 
 /// Bytes of all blocks under a block, itself included, as it declares; not verified, and blocks that stand twice count

@@ -52,6 +52,16 @@ pub struct Entry {
 /// # Errors
 /// [`ReadError`], naming the block or the name.
 pub fn resolve(store: &Store, path: &ContentPath) -> Result<Resolved, ReadError> {
+    let cid = follow(store, path)?;
+    let kind = match open(store, &cid)? {
+        Opened::File(_) => EntryKind::File,
+        Opened::Directory => EntryKind::Directory,
+    };
+    Ok(Resolved { cid, kind })
+}
+
+/// The CID that a path leads to.
+pub(super) fn follow(store: &Store, path: &ContentPath) -> Result<Cid, ReadError> {
     let mut cid = path.root;
     for name in &path.names {
         let found = list(store, &cid)?.into_iter().find(|entry| entry.name == *name);
@@ -62,12 +72,7 @@ pub fn resolve(store: &Store, path: &ContentPath) -> Result<Resolved, ReadError>
             })?
             .cid;
     }
-    let kind = match load(store, &cid)? {
-        Node::Leaf(_) | Node::File(_) => EntryKind::File,
-        Node::Directory(_) | Node::Shard { .. } => EntryKind::Directory,
-        Node::Symlink => return Err(ReadError::Symlink { cid }),
-    };
-    Ok(Resolved { cid, kind })
+    Ok(cid)
 }
 
 /// The entries of a directory, by name. Names that could leave the directory, or that stand twice, are refused.
@@ -123,24 +128,21 @@ impl<'a> FileReader<'a> {
     /// # Errors
     /// [`ReadError::IsDirectory`] and others, naming the block.
     pub fn open(store: &'a Store, path: &ContentPath) -> Result<Self, ReadError> {
-        let cid = resolve(store, path)?.cid;
-        let mut reader = Self {
+        let cid = follow(store, path)?;
+        match open(store, &cid)? {
+            Opened::File(reader) => Ok(reader),
+            Opened::Directory => Err(ReadError::IsDirectory { cid }),
+        }
+    }
+
+    fn over(store: &'a Store) -> Self {
+        Self {
             store,
             size: 0,
             skip: 0,
             current: Bytes::new(),
             todo: Vec::new(),
-        };
-        reader.size = match load(store, &cid)? {
-            Node::Leaf(data) => {
-                reader.current = data;
-                reader.current.len() as u64
-            }
-            Node::File(node) => reader.enter(node, 0),
-            Node::Directory(_) | Node::Shard { .. } => return Err(ReadError::IsDirectory { cid }),
-            Node::Symlink => return Err(ReadError::Symlink { cid }),
-        };
-        Ok(reader)
+        }
     }
 
     /// The file's size in bytes, as its root declares; what is read agrees with it or fails.
@@ -216,6 +218,28 @@ impl<'a> FileReader<'a> {
             .extend(node.parts.into_iter().rev().map(|part| (part, depth + 1)));
         node.size
     }
+}
+
+/// A file or directory, its first block read once.
+pub(super) enum Opened<'a> {
+    /// At its start.
+    File(FileReader<'a>),
+    Directory,
+}
+
+/// Opens whatever a CID names.
+pub(super) fn open<'a>(store: &'a Store, cid: &Cid) -> Result<Opened<'a>, ReadError> {
+    let mut reader = FileReader::over(store);
+    reader.size = match load(store, cid)? {
+        Node::Leaf(data) => {
+            reader.current = data;
+            reader.current.len() as u64
+        }
+        Node::File(node) => reader.enter(node, 0),
+        Node::Directory(_) | Node::Shard { .. } => return Ok(Opened::Directory),
+        Node::Symlink => return Err(ReadError::Symlink { cid: *cid }),
+    };
+    Ok(Opened::File(reader))
 }
 
 impl Read for FileReader<'_> {

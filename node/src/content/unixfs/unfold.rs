@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use cid::Cid;
 
-use super::read::{EntryKind, FileReader, list, resolve};
+use super::patient::Patient;
+use super::read::Opened;
 use super::{Limits, ReadError};
-use crate::content::store::Store;
 
 /// What writing something out takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,39 +25,39 @@ pub(super) struct Unfolded {
 /// # Errors
 /// [`ReadError::OverLimit`], naming which of the limits; [`ReadError`] of a block that makes no sense or is missing.
 pub(super) fn unfold(
-    store: &Store,
+    patient: &mut Patient<'_>,
     root: &Cid,
-    kind: EntryKind,
     limits: &Limits,
 ) -> Result<Unfolded, ReadError> {
     let mut counter = Counter {
-        store,
+        patient,
         root: *root,
         limits,
         known: HashMap::new(),
     };
-    counter.entry(root, kind, 0)
+    counter.entry(root, 0)
 }
 
-struct Counter<'a> {
-    store: &'a Store,
+struct Counter<'a, 'b> {
+    patient: &'a mut Patient<'b>,
     root: Cid,
     limits: &'a Limits,
     /// Directories that were counted.
     known: HashMap<Cid, Unfolded>,
 }
 
-impl Counter<'_> {
+impl Counter<'_, '_> {
     /// Recurses as deep as the limit allows.
-    fn entry(&mut self, cid: &Cid, kind: EntryKind, depth: u64) -> Result<Unfolded, ReadError> {
+    fn entry(&mut self, cid: &Cid, depth: u64) -> Result<Unfolded, ReadError> {
         self.check(depth, self.limits.depth, "nested directories")?;
-        let found = match kind {
-            EntryKind::File => Unfolded {
-                bytes: FileReader::open(self.store, &(*cid).into())?.size(),
+        let opened = self.patient.open(cid)?;
+        let found = match opened {
+            Opened::File(reader) => Unfolded {
+                bytes: reader.size(),
                 entries: 1,
                 depth: 0,
             },
-            EntryKind::Directory => self.directory(cid, depth)?,
+            Opened::Directory => self.directory(cid, depth)?,
         };
         self.check(depth + found.depth, self.limits.depth, "nested directories")?;
         self.check(found.entries, self.limits.entries, "entries")?;
@@ -73,9 +73,8 @@ impl Counter<'_> {
             entries: 1,
             ..Unfolded::default()
         };
-        for entry in list(self.store, cid)? {
-            let kind = resolve(self.store, &entry.cid.into())?.kind;
-            let below = self.entry(&entry.cid, kind, depth + 1)?;
+        for entry in self.patient.list(cid)? {
+            let below = self.entry(&entry.cid, depth + 1)?;
             sum.bytes = sum.bytes.saturating_add(below.bytes);
             sum.entries = sum.entries.saturating_add(below.entries);
             sum.depth = sum.depth.max(below.depth + 1);

@@ -28,9 +28,10 @@ use crate::content::bitswap::fetcher::{Arrival, Command};
 use crate::content::bitswap::handler::{
     Command as HandlerCommand, FrameKind, FromHandler, Handler, Keep, Report, ToHandler,
 };
-use crate::content::bitswap::jobs::{self, Done, Reply};
+use crate::content::bitswap::jobs::{self, Done};
 use crate::content::bitswap::ledger::Ledger;
 use crate::content::bitswap::message::{Entry, Message};
+use crate::content::bitswap::reply::Reply;
 use crate::content::bitswap::{Config, Counters, Event, Fetcher, MAX_WANTS, SessionId};
 use crate::content::store::Store;
 
@@ -239,7 +240,7 @@ impl Behaviour {
                 self.sessions.insert(session, arrivals);
                 self.client_event(ClientEvent::Open { session, providers });
             }
-            Command::Want { session, cids } => self.client_event(ClientEvent::Want { session, cids }),
+            Command::Want { session, wanted } => self.client_event(ClientEvent::Want { session, wanted }),
             Command::Providers { session, peers } => {
                 self.client_event(ClientEvent::Providers { session, peers });
             }

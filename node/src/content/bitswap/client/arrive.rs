@@ -24,6 +24,7 @@ impl Client {
         out: &mut Vec<Action>,
     ) {
         let mut wanted = Vec::new();
+        let came = bytes_of(&blocks);
         for (cid, data) in blocks {
             let asked = self.peer(now, id).on_block(now, &cid, data.len() as u64);
             match (self.accept(&cid, &id, data.len() as u64), asked) {
@@ -36,6 +37,7 @@ impl Client {
             }
         }
         if !wanted.is_empty() {
+            unshare(&mut wanted, came);
             out.push(Action::Store { blocks: wanted });
         }
     }
@@ -83,7 +85,7 @@ impl Client {
             Stage::Storing(_) => return Acceptance::Unwanted,
             Stage::Asked(other) if other != *id => {
                 if let Some(peer) = self.peers.get_mut(&other) {
-                    peer.asked.remove(cid);
+                    peer.forget(cid);
                 }
             }
             Stage::Asked(_) | Stage::Waiting => {}
@@ -96,7 +98,7 @@ impl Client {
     }
 
     fn on_have(&mut self, now: Instant, id: PeerId, cid: &Cid) {
-        self.peer(now, id).probed.remove(cid);
+        self.peer(now, id).forget_probe(cid);
         let Some(want) = self.wants.get_mut(cid) else {
             return;
         };
@@ -111,9 +113,7 @@ impl Client {
     }
 
     fn on_refusal(&mut self, now: Instant, id: PeerId, cid: &Cid) {
-        let peer = self.peer(now, id);
-        peer.probed.remove(cid);
-        peer.asked.remove(cid);
+        self.peer(now, id).forget(cid);
         let Some(want) = self.wants.get_mut(cid) else {
             return;
         };
@@ -123,6 +123,20 @@ impl Client {
             self.waiting.push_front(*cid);
         }
     }
+}
+
+/// Blocks are slices of the message they came in. Where most of it is not wanted they are copied, or a few small ones
+/// would hold a whole message in memory.
+fn unshare(wanted: &mut [(Cid, Bytes)], came: usize) {
+    if 2 * bytes_of(wanted) < came {
+        for (_, data) in wanted {
+            *data = Bytes::copy_from_slice(data);
+        }
+    }
+}
+
+fn bytes_of(blocks: &[(Cid, Bytes)]) -> usize {
+    blocks.iter().map(|(_, data)| data.len()).sum()
 }
 
 enum Acceptance {

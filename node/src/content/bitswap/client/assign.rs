@@ -38,6 +38,7 @@ impl Client {
         if self.storing >= MAX_STORING {
             return;
         }
+        self.peers.values_mut().for_each(Peer::begin_letter);
         let mut letters = Letters::new();
         let mut left = VecDeque::new();
         let mut goes_on = scan == Scan::Everything || self.has_room(now);
@@ -109,7 +110,7 @@ impl Client {
         want.stage = Stage::Asked(id);
         want.told.insert(id);
         want.refused.remove(&id);
-        peer.ask(now, *cid);
+        peer.ask(now, *cid, want.size);
         letters
             .entry(id)
             .or_default()

@@ -18,7 +18,7 @@ use cid::Cid;
 use libp2p::PeerId;
 
 use super::message::{Entry, Held};
-use super::{Arrival, Config, Offence, SessionId};
+use super::{Arrival, Config, Offence, SessionId, Wanted};
 use crate::content::store::StoreError;
 use assign::Scan;
 use peer::{Link, Peer};
@@ -37,7 +37,7 @@ pub(super) enum Event {
     },
     Want {
         session: SessionId,
-        cids: Vec<Cid>,
+        wanted: Vec<Wanted>,
     },
     Providers {
         session: SessionId,
@@ -132,6 +132,8 @@ struct Session {
 #[derive(Debug)]
 struct Want {
     sessions: BTreeSet<SessionId>,
+    /// Its bytes as they were declared.
+    size: Option<u64>,
     stage: Stage,
     /// Who said that it does not have it, and when.
     refused: BTreeMap<PeerId, Instant>,
@@ -186,7 +188,7 @@ impl Client {
                 self.sessions.insert(session, Session::default());
                 self.add_providers(now, session, &providers, out);
             }
-            Event::Want { session, cids } => self.on_want(session, &cids),
+            Event::Want { session, wanted } => self.on_want(session, &wanted),
             Event::Providers { session, peers } => self.add_providers(now, session, &peers, out),
             Event::Found { cid, peers } => self.on_found(now, &cid, &peers, out),
             Event::Close { session } => self.on_close(session, out),
@@ -231,9 +233,7 @@ impl Client {
 
     /// Whether the connection to a peer is needed.
     pub(super) fn needs(&self, peer: &PeerId) -> bool {
-        self.peers
-            .get(peer)
-            .is_some_and(|known| !known.asked.is_empty() || !known.probed.is_empty())
+        self.peers.get(peer).is_some_and(Peer::owes_us)
             || self
                 .sessions
                 .values()
@@ -245,16 +245,17 @@ impl Client {
         self.peers.get(peer).is_some_and(|known| known.is_banned(now))
     }
 
-    fn on_want(&mut self, session: SessionId, cids: &[Cid]) {
+    fn on_want(&mut self, session: SessionId, wanted: &[Wanted]) {
         let Some(fetch) = self.sessions.get_mut(&session) else {
             return;
         };
-        for cid in cids {
+        for Wanted { cid, size } in wanted {
             fetch.wants.insert(*cid);
             let want = self.wants.entry(*cid).or_insert_with(|| {
                 self.waiting.push_back(*cid);
                 Want::default()
             });
+            want.size = want.size.or(*size);
             want.sessions.insert(session);
         }
     }
@@ -283,8 +284,7 @@ impl Client {
         }
         for id in &want.told {
             if let Some(peer) = self.peers.get_mut(id) {
-                peer.asked.remove(cid);
-                peer.probed.remove(cid);
+                peer.forget(cid);
             }
             out.push(Action::Tell {
                 peer: *id,
@@ -406,6 +406,7 @@ impl Default for Want {
     fn default() -> Self {
         Self {
             sessions: BTreeSet::new(),
+            size: None,
             stage: Stage::Waiting,
             refused: BTreeMap::new(),
             told: BTreeSet::new(),

@@ -10,6 +10,9 @@ use crate::content::bitswap::{Config, MAX_WANTS};
 
 /// Blocks that were asked of a peer and may still arrive after the want is gone.
 const MEMORY: usize = 4096;
+/// Bytes asked for in one letter. Helia sends nothing at all when more than its largest message, 4 MiB, is asked of it
+/// at once.
+const LETTER: u64 = 2 << 20;
 /// A dial that has not been answered in this time no longer holds back other ways.
 const DIAL_PATIENCE: Duration = Duration::from_secs(2);
 /// A dial of which nothing was heard is forgotten.
@@ -30,7 +33,7 @@ pub(super) enum Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
     /// It can; how full its window is, in thousandths.
-    Ready(usize),
+    Ready(u64),
     /// Soon: its window is full, or it is being dialled.
     Busy,
     No,
@@ -40,11 +43,15 @@ pub(super) enum Readiness {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) link: Link,
-    /// Blocks asked for and since when.
-    pub(super) asked: BTreeMap<Cid, Instant>,
+    /// Blocks asked for.
+    asked: BTreeMap<Cid, Request>,
+    /// Bytes that they are expected to have.
+    asked_bytes: u64,
+    /// Of these, bytes that the next letter asks for.
+    letter_bytes: u64,
     /// Blocks of which only the presence was asked.
-    pub(super) probed: BTreeSet<Cid>,
-    pub(super) window: Window,
+    probed: BTreeSet<Cid>,
+    window: Window,
     progress: Instant,
     failures: u32,
     rests_until: Option<Instant>,
@@ -52,11 +59,21 @@ pub(super) struct Peer {
     seen: Seen,
 }
 
+/// A block that was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Request {
+    since: Instant,
+    /// Bytes it is expected to have.
+    size: u64,
+}
+
 impl Peer {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             link: Link::Away,
             asked: BTreeMap::new(),
+            asked_bytes: 0,
+            letter_bytes: 0,
             probed: BTreeSet::new(),
             window: Window::new(now),
             progress: now,
@@ -74,9 +91,25 @@ impl Peer {
         match self.link {
             Link::Dialing(since) if now < since + DIAL_PATIENCE => Readiness::Busy,
             Link::Away | Link::Mute | Link::Dialing(_) => Readiness::No,
-            Link::Connected if self.asked.len() >= self.window.blocks() => Readiness::Busy,
-            Link::Connected => Readiness::Ready(self.asked.len() * 1000 / self.window.blocks()),
+            Link::Connected if self.is_full() => Readiness::Busy,
+            Link::Connected => Readiness::Ready(self.asked_bytes * 1000 / self.window.bytes()),
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.asked_bytes >= self.window.bytes()
+            || self.asked.len() >= MAX_WANTS
+            || self.letter_bytes >= LETTER
+    }
+
+    /// A new letter begins.
+    pub(super) fn begin_letter(&mut self) {
+        self.letter_bytes = 0;
+    }
+
+    /// Whether an answer of its is still expected.
+    pub(super) fn owes_us(&self) -> bool {
+        !self.asked.is_empty() || !self.probed.is_empty()
     }
 
     /// Whether the peer may be asked for the presence of one more block.
@@ -93,12 +126,17 @@ impl Peer {
         idle && !self.is_out(now)
     }
 
-    pub(super) fn ask(&mut self, now: Instant, cid: Cid) {
+    /// Asks for a block of about `size` bytes, as far as that is known.
+    pub(super) fn ask(&mut self, now: Instant, cid: Cid, size: Option<u64>) {
         if self.asked.is_empty() {
             self.progress = now;
+            self.window.begin(now);
         }
-        self.asked.insert(cid, now);
-        self.probed.remove(&cid);
+        self.forget(&cid);
+        let size = self.window.expect(size);
+        self.asked.insert(cid, Request { since: now, size });
+        self.asked_bytes += size;
+        self.letter_bytes += size;
         self.seen.insert(cid);
     }
 
@@ -111,11 +149,10 @@ impl Peer {
     pub(super) fn on_block(&mut self, now: Instant, cid: &Cid, size: u64) -> Asked {
         self.on_progress(now);
         self.failures = 0;
-        self.probed.remove(cid);
-        match self.asked.remove(cid) {
-            Some(since) => {
-                self.window
-                    .on_block(now, size, now.saturating_duration_since(since));
+        match self.forget(cid) {
+            Some(request) => {
+                let delay = now.saturating_duration_since(request.since);
+                self.window.on_block(now, size, delay);
                 Asked::Yes
             }
             None if self.seen.contains(cid) => Asked::Yes,
@@ -155,9 +192,23 @@ impl Peer {
 
     /// Everything that was asked of it, which it is no longer expected to answer.
     pub(super) fn release(&mut self) -> (Vec<Cid>, Vec<Cid>) {
+        self.asked_bytes = 0;
         let asked = std::mem::take(&mut self.asked).into_keys().collect();
         let probed = std::mem::take(&mut self.probed).into_iter().collect();
         (asked, probed)
+    }
+
+    /// Nothing more is expected of it about this block.
+    pub(super) fn forget(&mut self, cid: &Cid) -> Option<Request> {
+        self.probed.remove(cid);
+        let request = self.asked.remove(cid)?;
+        self.asked_bytes -= request.size;
+        Some(request)
+    }
+
+    /// The peer answered whether it has the block.
+    pub(super) fn forget_probe(&mut self, cid: &Cid) {
+        self.probed.remove(cid);
     }
 
     fn is_out(&self, now: Instant) -> bool {

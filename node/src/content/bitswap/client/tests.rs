@@ -42,7 +42,7 @@ impl Bench {
     fn want(&mut self, count: u32) -> Vec<Action> {
         self.handle(Event::Want {
             session: SESSION,
-            cids: (0..count).map(|n| block(n).0).collect(),
+            wanted: (0..count).map(|n| block(n).0.into()).collect(),
         })
     }
 
@@ -295,7 +295,7 @@ fn closing_a_fetch_cancels_what_only_it_wanted() {
     });
     bench.handle(Event::Want {
         session: second,
-        cids: vec![block(1).0],
+        wanted: vec![block(1).0.into()],
     });
     let out = bench.handle(Event::Close { session: SESSION });
     assert_eq!(told(&out, &peers[0], EntryKind::Cancel), [block(0).0]);
@@ -319,19 +319,19 @@ fn a_slow_disk_holds_back_the_asking() {
     let large: Vec<(Cid, Bytes)> = (0..32).map(block_of).collect();
     bench.handle(Event::Want {
         session: SESSION,
-        cids: large.iter().map(|(cid, _)| *cid).collect(),
+        wanted: large.iter().map(|(cid, _)| (*cid).into()).collect(),
     });
     let first = large[0].0;
     bench.handle(Event::Blocks {
         peer: peers[0],
         blocks: large,
     });
-    let more = |from: u32| (from..from + 8).map(|n| block(n).0).collect();
+    let more = |from: u32| (from..from + 8).map(|n| block(n).0.into()).collect();
     assert!(
         bench
             .handle(Event::Want {
                 session: SESSION,
-                cids: more(10)
+                wanted: more(10)
             })
             .is_empty()
     );

@@ -2,27 +2,38 @@
 
 use std::time::{Duration, Instant};
 
-use crate::content::bitswap::MAX_WANTS;
+use crate::content::block::MAX_BLOCK;
 
 const START: u64 = 2 << 20;
 const MIN: u64 = 1 << 20;
 const MAX: u64 = 8 << 20;
-/// Blocks are taken for the largest usual chunks until some have come: Helia sends nothing at all when more than its largest
-/// message, 4 MiB, is asked of it at once.
+/// Blocks of unknown size are taken for the largest usual chunks until some have come: Helia sends nothing at all when more
+/// than its largest message, 4 MiB, is asked of it at once.
 const START_BLOCK: u64 = 1 << 20;
 const SAMPLE: Duration = Duration::from_millis(100);
+/// Work for this long may lie at a peer however near it is: reading, hashing, sealing and opening, at both ends.
+const WORK: Duration = Duration::from_millis(20);
 
 /// Outstanding bytes follow twice the product of rate and least delay, between 1 and 8 MiB, so that a peer neither
 /// idles nor holds what others could bring.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
     bytes: u64,
-    /// Moving average of block sizes, quick to rise, to count wants in bytes before their sizes are known.
+    pace: Pace,
+    /// Moving average of block sizes, quick to rise, to count wants in bytes whose sizes are not known.
     block: u64,
     least: Option<Least>,
     rate: f64,
     sampled: u64,
     since: Instant,
+}
+
+/// How the window grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// By what arrives, which doubles it in every round trip, until the rate has been measured.
+    Doubling,
+    Measured,
 }
 
 /// The least delay of blocks of about this size: what a peer needs for a small block says nothing of large ones.
@@ -49,12 +60,18 @@ impl Window {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             bytes: START,
+            pace: Pace::Doubling,
             block: START_BLOCK,
             least: None,
             rate: 0.0,
             sampled: 0,
             since: now,
         }
+    }
+
+    /// Something is asked of a peer that had nothing to do: what it did not send before says nothing of its rate.
+    pub(super) fn begin(&mut self, now: Instant) {
+        (self.sampled, self.since, self.pace) = (0, now, Pace::Doubling);
     }
 
     /// Takes note of a block that arrived `delay` after it was asked for.
@@ -69,6 +86,9 @@ impl Window {
                 .map_or(Least { delay, size }, |least| least.or(delay, size)),
         );
         self.sampled += size;
+        if self.pace == Pace::Doubling {
+            self.bytes = (self.bytes + size).min(MAX);
+        }
         let elapsed = now.saturating_duration_since(self.since);
         if elapsed >= SAMPLE {
             let sample = self.sampled as f64 / elapsed.as_secs_f64();
@@ -77,7 +97,7 @@ impl Window {
             } else {
                 0.75 * self.rate + 0.25 * sample
             };
-            (self.sampled, self.since) = (0, now);
+            (self.sampled, self.since, self.pace) = (0, now, Pace::Measured);
             self.resize();
         }
     }
@@ -88,15 +108,22 @@ impl Window {
         self.rate = 0.0;
     }
 
-    /// How many blocks may be outstanding.
-    pub(super) fn blocks(&self) -> usize {
-        let count = self.bytes / self.block.max(1);
-        usize::try_from(count).unwrap_or(MAX_WANTS).clamp(1, MAX_WANTS)
+    /// How many bytes may be outstanding.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many bytes a block is taken for.
+    pub(super) fn expect(&self, declared: Option<u64>) -> u64 {
+        declared.unwrap_or(self.block).clamp(1, MAX_BLOCK as u64)
     }
 
     fn resize(&mut self) {
-        let delay = self.least.map_or(0.0, |least| least.delay.as_secs_f64());
-        self.bytes = ((2.0 * self.rate * delay) as u64).clamp(MIN, MAX);
+        let delay = self
+            .least
+            .map_or(Duration::ZERO, |least| 2 * least.delay)
+            .max(WORK);
+        self.bytes = ((self.rate * delay.as_secs_f64()) as u64).clamp(MIN, MAX);
     }
 }
 
@@ -114,29 +141,57 @@ mod tests {
         window
     }
 
+    /// Blocks of the usual size that may be outstanding.
+    fn blocks(window: &Window) -> u64 {
+        window.bytes() / window.expect(None)
+    }
+
     #[test]
     fn it_follows_the_bandwidth_delay_product() {
         let short = after(10e6, Duration::from_millis(1), 256 << 10);
-        assert_eq!(short.blocks(), 4);
+        assert_eq!(blocks(&short), 4);
+        let quick = after(300e6, Duration::from_millis(1), 256 << 10);
+        assert!((22..=23).contains(&blocks(&quick)), "{}", blocks(&quick));
         let long = after(20e6, Duration::from_millis(100), 256 << 10);
-        assert!((14..=16).contains(&long.blocks()), "{}", long.blocks());
+        assert!((14..=16).contains(&blocks(&long)), "{}", blocks(&long));
         let longest = after(200e6, Duration::from_millis(200), 256 << 10);
-        assert_eq!(longest.blocks(), 32);
+        assert_eq!(blocks(&longest), 32);
+    }
+
+    #[test]
+    fn it_doubles_until_the_rate_is_known_and_again_after_a_pause() {
+        let start = Instant::now();
+        let mut window = Window::new(start);
+        for _ in 0..4 {
+            window.on_block(start, 1 << 20, Duration::from_millis(1));
+        }
+        assert_eq!(window.bytes(), START + (4 << 20));
+        // A minute of silence is no rate.
+        let later = start + Duration::from_secs(60);
+        window.begin(later);
+        window.on_block(later, 1 << 20, Duration::from_millis(1));
+        assert_eq!(window.bytes(), START + (5 << 20));
+        window.on_block(later + SAMPLE, 1 << 20, Duration::from_millis(1));
+        assert_eq!(window.bytes(), MIN);
     }
 
     #[test]
     fn quick_small_blocks_do_not_narrow_it_for_large_ones() {
         let mut window = after(20e6, Duration::from_millis(1), 100);
         let (start, rate) = (Instant::now() + Duration::from_secs(60), 20e6);
+        window.begin(start);
         for index in 1..60_u32 {
             let now = start + Duration::from_secs_f64(f64::from(index << 20) / rate);
             window.on_block(now, 1 << 20, Duration::from_millis(150));
         }
-        assert!((4..=6).contains(&window.blocks()), "{}", window.blocks());
+        assert!((4..=6).contains(&blocks(&window)), "{}", blocks(&window));
     }
 
     #[test]
-    fn small_blocks_are_asked_for_by_the_thousand() {
-        assert_eq!(after(1e6, Duration::from_millis(1), 500).blocks(), MAX_WANTS);
+    fn declared_sizes_count_within_reason() {
+        let window = Window::new(Instant::now());
+        assert_eq!(window.expect(Some(300)), 300);
+        assert_eq!(window.expect(Some(u64::MAX)), MAX_BLOCK as u64);
+        assert_eq!(window.expect(Some(0)), 1);
     }
 }
