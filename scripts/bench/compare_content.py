@@ -2,12 +2,18 @@
 """Content between two nodes on loopback: this project's beside Kubo's and Helia's, in turn, on the same cores.
 
     scripts/bench/compare_content.py [--program target/release/hanzod] [--turns 3] [--peers kubo,helia] [--json]
+    scripts/bench/compare_content.py --providers 4 [--mbit 50] [--mib 32]
 
     64 MiB       one file, from one node to another of the same kind
     1,000 files  a directory of small ones
 
 Each turn has new nodes and new bytes. A transfer's time runs from the order until the bytes are written out; ours
-includes the start of the command line. Prints medians and ratios; see scripts/ipfs-interop for the packages.
+includes the start of the command line. What a turn leaves is removed at the end of all: ext4 makes new files slowly for a
+minute after many were deleted. Prints medians and ratios; see scripts/ipfs-interop for the packages.
+
+With --providers, ours alone: a fetcher and so many providers in network namespaces of their own, joined by ../netlab
+(needs root), each provider's uplink MBIT and the fetcher's downlink without a limit. One file from one of them, one from
+all, and one from all of whom one is killed when a third is there.
 """
 
 import argparse
@@ -15,26 +21,33 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts" / "ipfs"))
 import peers  # noqa: E402
 
 MIB = 1 << 20
+NETLAB = ROOT / "scripts" / "netlab"
 
 
 def main():
     args = arguments()
+    if args.providers:
+        return providers(args)
     peers.install()
     seconds = {}
-    for turn in range(args.turns):
-        for kind in ["gym", *args.peers]:
-            for what in ("64 MiB", "1,000 files"):
-                took = transfer(kind, what, turn, args.program)
-                note(seconds, (kind, what), took)
+    with tempfile.TemporaryDirectory(prefix="gym-content-") as folder:
+        for turn in range(args.turns):
+            for kind in ["gym", *args.peers]:
+                for what in ("64 MiB", "1,000 files"):
+                    took = transfer(kind, what, turn, args.program, pathlib.Path(folder) / f"{turn}-{kind}-{what[:2]}")
+                    note(seconds, (kind, what), took)
     medians = {key: statistics.median(values) for key, values in seconds.items()}
     show(medians, args)
     return 0
@@ -47,6 +60,9 @@ def arguments():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--peers", type=lambda text: [name for name in text.split(",") if name], default=["kubo", "helia"])
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    parser.add_argument("--providers", type=int, default=0, metavar="N", help="measure ours from N providers beside one")
+    parser.add_argument("--mbit", type=float, default=50.0, help="each provider's uplink [50]")
+    parser.add_argument("--mib", type=int, default=32, help="size of the file from providers [32]")
     return parser.parse_args()
 
 
@@ -82,17 +98,80 @@ def make(folder, what, turn):
     return path
 
 
-def start(kind, program, folder):
-    return peers.Hanzod(program, folder) if kind == "gym" else peers.Process(kind, folder)
+def start(kind, program, folder, other=None):
+    """A node, in the network of another of its kind."""
+    if kind != "gym":
+        return peers.Process(kind, folder)
+    return peers.Hanzod(program, folder, other and other.genesis)
 
 
-def transfer(kind, what, turn, program):
+def transfer(kind, what, turn, program, folder):
+    folder.mkdir()
+    thing = make(folder, what, turn)
+    with start(kind, program, folder / "giver") as giver, start(kind, program, folder / "taker", giver) as taker:
+        taker.connect(giver)
+        return taker.get(giver.add(thing), folder / "out")
+
+
+def providers(args):
+    """From one provider, from all, and from all of whom one is killed."""
+    if "NETLAB_NAMES" not in os.environ:
+        command = [NETLAB, "run", "--prefix", "content", "--members", args.providers + 1, "--", sys.executable, *sys.argv]
+        os.execv(NETLAB, [str(part) for part in command])
+    spaces = list(zip(os.environ["NETLAB_NAMES"].split(), os.environ["NETLAB_ADDRESSES"].split()))
+    for member in range(2, len(spaces) + 1):
+        subprocess.run([NETLAB, "ctl", "up", str(member), str(args.mbit)], check=True, stdout=subprocess.DEVNULL)
+    seconds = {}
     with tempfile.TemporaryDirectory(prefix="gym-content-") as folder:
-        folder = pathlib.Path(folder)
-        thing = make(folder, what, turn)
-        with start(kind, program, folder / "giver") as giver, start(kind, program, folder / "taker") as taker:
-            taker.connect(giver)
-            return taker.get(giver.add(thing), folder / "out")
+        for turn in range(args.turns):
+            for what in ("one", "all", "all, one killed"):
+                note(seconds, ("from", what), from_providers(args, spaces, pathlib.Path(folder) / f"{turn}-{what}", what))
+    medians = {what: statistics.median(values) for (_, what), values in seconds.items()}
+    rows = [{"from": what, "s": took, "ratio": medians["one"] / took} for what, took in medians.items()]
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    print(f"| {args.mib} MiB from, {args.providers} at {args.mbit:g} Mbit/s | s | one / this |\n| --- | --- | --- |")
+    for row in rows:
+        print(f"| {row['from']} | {row['s']:.2f} | {row['ratio']:.2f} |")
+    return 0
+
+
+def from_providers(args, spaces, folder, what):
+    folder.mkdir()
+    thing = folder / "thing"
+    thing.write_bytes(random.Random(folder.name).randbytes(args.mib * MIB))
+    nodes = []
+    try:
+        for number, (space, address) in enumerate(spaces):
+            genesis = nodes[0].genesis if nodes else None
+            through = ("ip", "netns", "exec", space)
+            nodes.append(peers.Hanzod(args.program, folder / f"node-{number}", genesis, through, address))
+        taker, *givers = nodes
+        taker.connect(*givers)
+        cid = [giver.add(thing) for giver in (givers[:1] if what == "one" else givers)][0]
+        if what == "all, one killed":
+            return get_while_one_dies(taker, givers[-1], cid, folder / "out", args.mib * MIB // 3)
+        return taker.get(cid, folder / "out")
+    finally:
+        for node in nodes:
+            node.stop()
+        shutil.rmtree(folder)
+
+
+def get_while_one_dies(taker, victim, cid, out, bytes_before):
+    """Kills a provider when so many bytes are there."""
+    before = time.monotonic()
+    command = [*taker.through, taker.program, "--home", taker.home, "content", "get", cid, "--out", out]
+    child = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
+    while json.loads(taker.call("content", "stat", "--json"))["bytes"] < bytes_before:
+        if child.poll() is not None:
+            raise peers.Failed("the fetch ended before a provider could be killed")
+        time.sleep(0.02)
+    victim.child.kill()
+    if child.wait(peers.DEADLINE):
+        raise peers.Failed(f"the fetch failed with exit code {child.returncode}")
+    return time.monotonic() - before
 
 
 if __name__ == "__main__":

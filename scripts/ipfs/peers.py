@@ -136,19 +136,22 @@ class Hanzod(Peer):
 
     kind = "gym"
 
-    def __init__(self, program, folder, extra=()):
+    def __init__(self, program, folder, genesis=None, through=(), address="127.0.0.1"):
+        """`genesis` is that of the network to be in, a new one without; `through` begins every command."""
         self.program, self.folder = program, pathlib.Path(folder)
+        self.through, self.listen = through, f"/ip4/{address}/tcp/0"
         self.folder.mkdir(parents=True)
         self.home = self.folder / "home"
-        genesis = self.folder / "genesis.toml"
-        self.call("genesis", "new", "--network", "interop", "--out", genesis)
-        self.call("init", "--genesis", genesis)
+        self.genesis = genesis or self.folder / "genesis.toml"
+        if genesis is None:
+            self.call("genesis", "new", "--network", "interop", "--out", self.genesis)
+        self.call("init", "--genesis", self.genesis)
         self.log = open(self.folder / "log", "w")
         self.child = None
-        self.start(extra)
+        self.start()
 
     def start(self, extra=()):
-        command = [self.program, "--home", self.home, "run", "--mdns", "off", "--listen", "/ip4/127.0.0.1/tcp/0", *extra]
+        command = [*self.through, self.program, "--home", self.home, "run", "--mdns", "off", "--listen", self.listen, *extra]
         self.child = subprocess.Popen([str(part) for part in command], stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60
         while True:
@@ -163,7 +166,7 @@ class Hanzod(Peer):
         self.peer, self.addresses = status["peer"], status["listen"]
 
     def call(self, *arguments, deadline=DEADLINE):
-        command = [str(part) for part in (self.program, "--home", self.home, *arguments)]
+        command = [str(part) for part in (*self.through, self.program, "--home", self.home, *arguments)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=deadline)
         except subprocess.TimeoutExpired:
@@ -176,14 +179,15 @@ class Hanzod(Peer):
         address = next(a for a in self.addresses if "/tcp/" in a)
         return address if "/p2p/" in address else f"{address}/p2p/{self.peer}"
 
-    def connect(self, other):
-        """The node dials whom it is told to join through: it starts again with that address."""
+    def connect(self, *others):
+        """The node dials whom it is told to join through: it starts again with those addresses."""
         self.stop()
-        self.start(("--bootstrap", other.address()))
+        self.start([word for other in others for word in ("--bootstrap", other.address())])
+        wanted = {other.peer for other in others}
         deadline = time.monotonic() + 30
-        while not any(peer["peer"] == other.peer for peer in json.loads(self.call("peers", "--json"))):
+        while not wanted <= {peer["peer"] for peer in json.loads(self.call("peers", "--json"))}:
             if time.monotonic() > deadline:
-                raise Failed(f"gym did not connect to {other.address()} within 30 s")
+                raise Failed(f"gym did not connect to {', '.join(other.address() for other in others)} within 30 s")
             time.sleep(0.05)
 
     def add(self, path, profile=None):

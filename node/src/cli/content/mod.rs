@@ -96,10 +96,10 @@ pub(super) enum Command {
 
 pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     let place = Place::find(&context.home)?;
-    if let Command::Cat { path, offset, length } = command {
-        return ask::cat(&place, &path, offset, length);
-    }
-    let (order, plain) = order(command)?;
+    let (order, plain) = match order(command)? {
+        Asked::Order(order, plain) => (order, plain),
+        Asked::Bytes { path, offset, length } => return ask::cat(&place, &path, offset, length),
+    };
     let answer = place.ask(&order)?;
     context.output.show(&answer, plain);
     if let Order::Verify { .. } = order {
@@ -110,10 +110,22 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
 
 type Plain = fn(&Value) -> String;
 
-/// What a command asks, and how the answer is shown to people.
-fn order(command: Command) -> anyhow::Result<(Order, Plain)> {
+/// What a command asks for.
+enum Asked {
+    /// A value, and how it is shown to people.
+    Order(Order, Plain),
+    /// A file's bytes as they are.
+    Bytes {
+        path: String,
+        offset: u64,
+        length: Option<u64>,
+    },
+}
+
+fn order(command: Command) -> anyhow::Result<Asked> {
     let absolute = |path: &Path| std::path::absolute(path);
-    Ok(match command {
+    let (order, plain): (Order, Plain) = match command {
+        Command::Cat { path, offset, length } => return Ok(Asked::Bytes { path, offset, length }),
         Command::Add { path, profile } => (
             Order::Add {
                 path: absolute(&path)?,
@@ -147,8 +159,8 @@ fn order(command: Command) -> anyhow::Result<(Order, Plain)> {
             },
             show::imported,
         ),
-        Command::Cat { .. } => unreachable!("it writes bytes and is dealt with before"),
-    })
+    };
+    Ok(Asked::Order(order, plain))
 }
 
 /// A path's last part.

@@ -20,6 +20,7 @@ use libp2p::swarm::{
 };
 
 use super::PROTOCOL;
+use super::buffers::Buffers;
 use super::message::{Message, MessageError};
 use super::stream::{ReadFault, read_message, write_frame};
 
@@ -103,6 +104,7 @@ pub struct Handler {
     keep: Keep,
     inbound: FuturesUnordered<Reading>,
     received: Arc<AtomicU64>,
+    buffers: Buffers,
     reported: u64,
     outbound: Outbound,
     queue: VecDeque<Outgoing>,
@@ -120,9 +122,10 @@ impl std::fmt::Debug for Handler {
 }
 
 impl Handler {
-    pub(super) fn new(deadline: Duration) -> Self {
+    pub(super) fn new(deadline: Duration, buffers: Buffers) -> Self {
         Self {
             deadline,
+            buffers,
             keep: Keep::Nothing,
             inbound: FuturesUnordered::new(),
             received: Arc::default(),
@@ -134,10 +137,10 @@ impl Handler {
     }
 
     fn read_from(&mut self, mut stream: Stream) {
-        let (received, deadline) = (Arc::clone(&self.received), self.deadline);
+        let (received, buffers, deadline) = (Arc::clone(&self.received), self.buffers.clone(), self.deadline);
         self.inbound.push(
             async move {
-                let message = read_message(&mut stream, &received, deadline).await?;
+                let message = read_message(&mut stream, &received, &buffers, deadline).await?;
                 Ok((stream, message))
             }
             .boxed(),

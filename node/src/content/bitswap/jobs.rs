@@ -7,6 +7,7 @@ use cid::Cid;
 use libp2p::PeerId;
 use tokio::task::JoinSet;
 
+use super::buffers::Buffers;
 use super::ledger::{Answered, Turn, wants_refusal};
 use super::message::{EntryKind, Held};
 use super::reply::{Fits, Reply, Writer};
@@ -40,10 +41,10 @@ pub(super) fn store(jobs: &mut JoinSet<Done>, store: &Arc<Store>, blocks: Vec<(C
 }
 
 /// Looks up a turn's wants and writes the reply.
-pub(super) fn answer(jobs: &mut JoinSet<Done>, store: &Arc<Store>, turn: Turn) {
-    let store = Arc::clone(store);
+pub(super) fn answer(jobs: &mut JoinSet<Done>, store: &Arc<Store>, buffers: &Buffers, turn: Turn) {
+    let (store, buffers) = (Arc::clone(store), buffers.clone());
     jobs.spawn_blocking(move || {
-        let (answered, reply) = look_up(&store, &turn);
+        let (answered, reply) = look_up(&store, &buffers, &turn);
         Done::Answered {
             peer: turn.peer,
             answered,
@@ -52,8 +53,8 @@ pub(super) fn answer(jobs: &mut JoinSet<Done>, store: &Arc<Store>, turn: Turn) {
     });
 }
 
-fn look_up(store: &Store, turn: &Turn) -> (Answered, Option<Reply>) {
-    let (mut answered, mut reply) = (Answered::default(), Writer::new());
+fn look_up(store: &Store, buffers: &Buffers, turn: &Turn) -> (Answered, Option<Reply>) {
+    let (mut answered, mut reply) = (Answered::default(), Writer::new(buffers));
     for (index, entry) in turn.entries.iter().enumerate() {
         let more = turn.entries.len() - index - 1;
         let found = match entry.kind {
@@ -83,7 +84,7 @@ fn look_up(store: &Store, turn: &Turn) -> (Answered, Option<Reply>) {
 }
 
 /// Puts a block into the reply. One that cannot be read is absent as far as others are concerned.
-fn read(store: &Store, cid: &Cid, reply: &mut Writer, more: usize) -> Option<Fits> {
+fn read(store: &Store, cid: &Cid, reply: &mut Writer<'_>, more: usize) -> Option<Fits> {
     let written = store
         .open_block(cid)
         .and_then(|found| found.map(|found| reply.block(cid, found, more)).transpose());

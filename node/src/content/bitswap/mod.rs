@@ -12,6 +12,7 @@
 //! ```
 
 mod behaviour;
+mod buffers;
 mod client;
 mod config;
 mod event;

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use cid::Cid;
 
 use super::MAX_REPLY;
+use super::buffers::{Buffers, WORTH_BORROWING};
 use super::message::{Held, block_start, encode_presence};
 use crate::content::store::{Reading, StoreError};
 use crate::content::wire::{put_bytes, put_varint};
@@ -15,7 +16,8 @@ const AROUND_A_BLOCK: usize = 32;
 
 /// A reply under construction.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct Writer<'a> {
+    buffers: &'a Buffers,
     /// Headroom, then the body.
     bytes: Vec<u8>,
     presences: Vec<(Cid, Held)>,
@@ -39,14 +41,12 @@ pub(super) enum Fits {
     No,
 }
 
-impl Writer {
-    /// A reply to this many wants.
-    pub(super) fn new() -> Self {
-        let mut bytes = vec![0; HEADROOM];
-        // The want list: old nodes crash on a message without one.
-        put_bytes(&mut bytes, 1, &[]);
+impl<'a> Writer<'a> {
+    /// An empty reply.
+    pub(super) fn new(buffers: &'a Buffers) -> Self {
         Self {
-            bytes,
+            bytes: start(Vec::new()),
+            buffers,
             presences: Vec::new(),
             blocks: 0,
             block_bytes: 0,
@@ -64,6 +64,9 @@ impl Writer {
         }
         if self.blocks == 0 {
             let all = (more + 1).saturating_mul(size.saturating_add(AROUND_A_BLOCK));
+            if all >= WORTH_BORROWING {
+                self.bytes = start(self.buffers.take());
+            }
             self.bytes.reserve(all.min(MAX_REPLY + MAX_REPLY / 16));
         }
         let start = self.bytes.len();
@@ -99,11 +102,19 @@ impl Writer {
         let start = HEADROOM - length.len();
         self.bytes[start..HEADROOM].copy_from_slice(&length);
         Some(Reply {
-            frame: Bytes::from(self.bytes).slice(start..),
+            frame: self.buffers.lend(self.bytes).slice(start..),
             blocks: self.blocks,
             bytes: self.block_bytes as u64,
         })
     }
+}
+
+/// Headroom and the want list: old nodes crash on a message without one.
+fn start(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.clear();
+    bytes.resize(HEADROOM, 0);
+    put_bytes(&mut bytes, 1, &[]);
+    bytes
 }
 
 #[cfg(test)]
@@ -130,7 +141,8 @@ mod tests {
             })
             .collect();
         let absent = cid_of(RAW, b"absent");
-        let mut writer = Writer::new();
+        let buffers = Buffers::default();
+        let mut writer = Writer::new(&buffers);
         for (index, (cid, _)) in blocks.iter().enumerate() {
             let found = store.open_block(cid).unwrap().unwrap();
             let fits = writer.block(cid, found, 5 - index).unwrap();
@@ -145,7 +157,7 @@ mod tests {
             ..Message::default()
         };
         assert_eq!(reply.frame, message.encode_frame());
-        assert!(Writer::new().finish().is_none());
+        assert!(Writer::new(&buffers).finish().is_none());
     }
 
     #[test]
@@ -164,7 +176,8 @@ mod tests {
             .unwrap();
         let file = std::fs::read_dir(shard.path()).unwrap().next().unwrap().unwrap();
         std::fs::write(file.path(), [8; 1000]).unwrap();
-        let mut writer = Writer::new();
+        let buffers = Buffers::default();
+        let mut writer = Writer::new(&buffers);
         let found = store.open_block(&cid).unwrap().unwrap();
         assert!(matches!(
             writer.block(&cid, found, 0),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::swarm::Stream;
 
+use super::buffers::{Buffers, WORTH_BORROWING};
 use super::message::{Message, MessageError, frame_length};
 
 /// Memory follows what has arrived, at most twice as much and this, not what was declared.
@@ -32,12 +33,13 @@ pub(super) enum ReadFault {
 pub(super) async fn read_message(
     stream: &mut Stream,
     received: &AtomicU64,
+    buffers: &Buffers,
     deadline: Duration,
 ) -> Result<Message, ReadFault> {
     let mut first = [0; 1];
     stream.read_exact(&mut first).await?;
-    match tokio::time::timeout(deadline, read_rest(stream, first[0], received)).await {
-        Ok(read) => Ok(Message::decode(&Bytes::from(read?))?),
+    match tokio::time::timeout(deadline, read_rest(stream, first[0], received, buffers)).await {
+        Ok(read) => Ok(Message::decode(&read?)?),
         Err(_) => Err(ReadFault::Slow(deadline)),
     }
 }
@@ -54,21 +56,32 @@ pub(super) async fn write_frame(stream: &mut Stream, frame: &[u8], deadline: Dur
     }
 }
 
-async fn read_rest(stream: &mut Stream, first: u8, received: &AtomicU64) -> Result<Vec<u8>, ReadFault> {
+async fn read_rest(
+    stream: &mut Stream,
+    first: u8,
+    received: &AtomicU64,
+    buffers: &Buffers,
+) -> Result<Bytes, ReadFault> {
     let length = read_length(stream, first).await?;
-    let (mut body, mut filled) = (vec![0; length.min(PIECE)], 0);
+    let mut body = if length < WORTH_BORROWING {
+        Vec::new()
+    } else {
+        buffers.take()
+    };
+    let mut filled = 0;
     while filled < length {
         if filled == body.len() {
-            body.resize(length.min(2 * filled), 0);
+            body.resize(length.min(PIECE.max(2 * filled)), 0);
         }
-        let count = stream.read(&mut body[filled..]).await?;
+        let end = length.min(body.len());
+        let count = stream.read(&mut body[filled..end]).await?;
         if count == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         filled += count;
         received.fetch_add(count as u64, Ordering::Relaxed);
     }
-    Ok(body)
+    Ok(buffers.lend(body).slice(..length))
 }
 
 async fn read_length(stream: &mut Stream, first: u8) -> Result<usize, ReadFault> {

@@ -12,7 +12,7 @@ use super::layout::Key;
 use super::{Store, lock};
 
 /// Bytes kept, all holders together.
-const LIMIT: usize = 32 << 20;
+const LIMIT: usize = 16 << 20;
 
 /// Has arriving blocks kept in memory while it lives. See [`Store::recall`].
 #[derive(Debug)]
@@ -20,7 +20,7 @@ const LIMIT: usize = 32 << 20;
 pub struct Recall<'a>(&'a Store);
 
 impl Store {
-    /// Keeps the last 32 MiB of arriving blocks in memory until the guard is dropped.
+    /// Keeps the last 16 MiB of arriving blocks in memory until the guard is dropped.
     pub fn recall(&self) -> Recall<'_> {
         lock(&self.recalled).holders += 1;
         Recall(self)
@@ -100,10 +100,10 @@ mod tests {
             recalled.insert(key.clone(), data.clone());
         }
         assert_eq!(recalled.bytes, LIMIT);
-        assert_eq!(recalled.get(&blocks[7].0), None);
-        assert_eq!(recalled.get(&blocks[8].0), Some(blocks[8].1.clone()));
-        recalled.forget(&blocks[8].0);
-        assert_eq!(recalled.get(&blocks[8].0), None);
+        assert_eq!(recalled.get(&blocks[23].0), None);
+        assert_eq!(recalled.get(&blocks[24].0), Some(blocks[24].1.clone()));
+        recalled.forget(&blocks[24].0);
+        assert_eq!(recalled.get(&blocks[24].0), None);
         assert_eq!(recalled.bytes, LIMIT - (1 << 20));
     }
 

@@ -8,6 +8,7 @@ mod dagpb;
 mod error;
 mod export;
 mod file;
+mod flusher;
 mod node;
 mod path;
 mod patient;

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
+use crate::content::bitswap::buffers::Buffers;
 use crate::content::bitswap::client::{Action, Client, Event as ClientEvent};
 use crate::content::bitswap::fetcher::{Arrival, Command};
 use crate::content::bitswap::handler::{
@@ -58,6 +59,8 @@ pub struct Behaviour {
     peers: BTreeMap<PeerId, Peer>,
     /// Where peers said they are, for dials of our own.
     addresses: PeerAddresses,
+    /// Memory of messages that come and go.
+    buffers: Buffers,
     jobs: JoinSet<Done>,
     answers: usize,
     out: VecDeque<Out>,
@@ -101,6 +104,7 @@ impl Behaviour {
             finders: Vec::new(),
             peers: BTreeMap::new(),
             addresses: PeerAddresses::default(),
+            buffers: Buffers::default(),
             jobs: JoinSet::new(),
             answers: 0,
             out: VecDeque::new(),
@@ -315,7 +319,7 @@ impl Behaviour {
                 return;
             };
             self.answers += 1;
-            jobs::answer(&mut self.jobs, &self.store, turn);
+            jobs::answer(&mut self.jobs, &self.store, &self.buffers, turn);
         }
     }
 
@@ -328,6 +332,9 @@ impl Behaviour {
             .map(|(id, _)| *id)
             .collect();
         closed.into_iter().for_each(|session| self.close(session));
+        if self.sessions.is_empty() && self.answers == 0 {
+            self.buffers.clear();
+        }
         let mut changed = Vec::new();
         for (id, peer) in &mut self.peers {
             let needed = self.client.needs(id) || self.ledger.has_wants(id);
@@ -396,7 +403,7 @@ impl NetworkBehaviour for Behaviour {
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(self.config.message))
+        Ok(Handler::new(self.config.message, self.buffers.clone()))
     }
 
     fn handle_pending_outbound_connection(
@@ -419,7 +426,7 @@ impl NetworkBehaviour for Behaviour {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(self.config.message))
+        Ok(Handler::new(self.config.message, self.buffers.clone()))
     }
 
     #[expect(
