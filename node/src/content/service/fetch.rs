@@ -8,7 +8,7 @@ use cid::Cid;
 use libp2p::PeerId;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Content, FetchError, Pin, blocking, keep, room};
 use crate::content::bitswap::{Arrival, Offline, Session, Wanted};
@@ -16,6 +16,8 @@ use crate::content::block::check_supported;
 use crate::content::store::{Store, StoreError};
 use crate::content::unixfs::{self, NodeError};
 
+/// How long after a fetch without a pin its blocks are flushed.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
 /// Blocks wanted at once.
 const WINDOW: usize = 512;
 /// Blocks looked up on disk at once.
@@ -132,19 +134,22 @@ async fn run(
     Ok(progress)
 }
 
-/// What is pinned is durable before it is said to be there. Other content may be collected at any time; a flush of it is
-/// begun, and nobody waits for it.
+/// What is pinned is durable before it is said to be there. Other content may be collected at any time; it is flushed a
+/// little later, and nobody waits for it.
 async fn finish(store: Arc<Store>, root: Cid, pin: Pin) -> Result<(), FetchError> {
     if pin == Pin::No {
-        let flush = move || {
-            if let Err(error) = store.flush() {
-                tracing::warn!(%error, "fetched blocks may not outlast a power failure");
-            }
-        };
-        drop(tokio::task::spawn_blocking(flush));
+        drop(tokio::spawn(flush_later(store)));
         return Ok(());
     }
     Ok(blocking(move || keep(&store, &root, &pin)).await?)
+}
+
+/// Whoever reads what was fetched comes first at the disk.
+async fn flush_later(store: Arc<Store>) {
+    sleep(FLUSH_AFTER).await;
+    if let Err(error) = blocking(move || store.flush()).await {
+        tracing::warn!(%error, "fetched blocks may not outlast a power failure");
+    }
 }
 
 /// The way through the graph: what is still to be looked at, deepest first, so that little is remembered.

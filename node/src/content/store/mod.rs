@@ -3,7 +3,7 @@
 //! A block is written to a temporary file and renamed, so a file under `blocks/` is whole or absent after a crash of
 //! the process; it is verified when it is read, so not even a crash of the machine makes the node serve a torn one.
 //! [`Store::flush`] makes what was put durable. Every operation of the service that adds or pins flushes before it
-//! reports success; a fetch without a pin begins a flush and does not wait for it. All calls block on the disk:
+//! reports success; a fetch without a pin is flushed soon after. All calls block on the disk:
 //! asynchronous callers use a blocking thread.
 
 mod error;

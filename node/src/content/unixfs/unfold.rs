@@ -24,11 +24,7 @@ pub(super) struct Unfolded {
 ///
 /// # Errors
 /// [`ReadError::OverLimit`], naming which of the limits; [`ReadError`] of a block that makes no sense or is missing.
-pub(super) fn unfold(
-    patient: &mut Patient<'_>,
-    root: &Cid,
-    limits: &Limits,
-) -> Result<Unfolded, ReadError> {
+pub(super) fn unfold(patient: &mut Patient<'_>, root: &Cid, limits: &Limits) -> Result<Unfolded, ReadError> {
     let mut counter = Counter {
         patient,
         root: *root,
