@@ -18,7 +18,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Content {
     /// As [`Content::export`], beginning while a fetch goes on: `progress` is the fetch's, which ends with it. Blocks that
-    /// are missing are waited for until then.
+    /// are missing are waited for until then. Nothing is looked at before the fetch has found room for what its root
+    /// declares.
     ///
     /// # Errors
     /// [`ReadError`]; [`ReadError::missing_block`] when the fetch ended too early.
@@ -27,8 +28,11 @@ impl Content {
         path: ContentPath,
         target: PathBuf,
         limits: Limits,
-        progress: watch::Receiver<Progress>,
+        mut progress: watch::Receiver<Progress>,
     ) -> Result<u64, ReadError> {
+        if progress.wait_for(|now| now.declared.is_some()).await.is_err() {
+            return Err(ReadError::Missing { cid: path.root });
+        }
         let (store, runtime) = (Arc::clone(&self.store), Handle::current());
         blocking(move || {
             let mut waiter = Waiter {
