@@ -9,7 +9,8 @@
 
 Each turn has new nodes and new bytes. A transfer's time runs from the order until the bytes are written out; ours
 includes the start of the command line. What a turn leaves is removed at the end of all: ext4 makes new files slowly for a
-minute after many were deleted. Prints medians and ratios; see scripts/ipfs-interop for the packages.
+minute after many were deleted. Prints medians and ratios, and the processor seconds of both nodes and the command, which a
+busy machine changes less; see scripts/ipfs-interop for the packages.
 
 With --providers, ours alone: a fetcher and so many providers in network namespaces of their own, joined by ../netlab
 (needs root), each provider's uplink MBIT and the fetcher's downlink without a limit. One file from one of them, one from
@@ -21,6 +22,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -47,8 +49,8 @@ def main():
             for kind in ["gym", *args.peers]:
                 for what in ("64 MiB", "1,000 files"):
                     took = transfer(kind, what, turn, args.program, pathlib.Path(folder) / f"{turn}-{kind}-{what[:2]}")
-                    note(seconds, (kind, what), took)
-    medians = {key: statistics.median(values) for key, values in seconds.items()}
+                    note(seconds, (kind, what), *took)
+    medians = {key: [statistics.median(values) for values in zip(*pairs)] for key, pairs in seconds.items()}
     show(medians, args)
     return 0
 
@@ -66,24 +68,28 @@ def arguments():
     return parser.parse_args()
 
 
-def note(seconds, key, took):
-    seconds.setdefault(key, []).append(took)
-    print(f"{key[0]:>6} {key[1]:12} {took:.2f} s", file=sys.stderr, flush=True)
+def note(seconds, key, took, cpu=None):
+    seconds.setdefault(key, []).append(took if cpu is None else (took, cpu))
+    words = "" if cpu is None else f", {cpu:.2f} s of processors"
+    print(f"{key[0]:>6} {key[1]:12} {took:.2f} s{words}", file=sys.stderr, flush=True)
 
 
 def show(medians, args):
     rows = []
     for what in ("64 MiB", "1,000 files"):
-        ours = medians["gym", what]
+        ours, ours_cpu = medians["gym", what]
         for kind in args.peers:
-            theirs = medians[kind, what]
-            rows.append({"what": what, "peer": kind, "ours_s": ours, "theirs_s": theirs, "ratio": theirs / ours})
+            theirs, theirs_cpu = medians[kind, what]
+            times = {"ours_s": ours, "theirs_s": theirs, "ours_cpu_s": ours_cpu, "theirs_cpu_s": theirs_cpu}
+            rows.append({"what": what, "peer": kind, **times, "ratio": theirs / ours})
     if args.json:
         print(json.dumps(rows))
         return
-    print("| what | beside | ours, s | theirs, s | ratio |\n| --- | --- | --- | --- | --- |")
+    print("| what | beside | ours, s | theirs, s | ratio | ours, CPU s | theirs, CPU s |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for row in rows:
-        print(f"| {row['what']} | {row['peer']} | {row['ours_s']:.2f} | {row['theirs_s']:.2f} | {row['ratio']:.1f} |")
+        wall = f"{row['ours_s']:.2f} | {row['theirs_s']:.2f} | {row['ratio']:.1f}"
+        print(f"| {row['what']} | {row['peer']} | {wall} | {row['ours_cpu_s']:.2f} | {row['theirs_cpu_s']:.2f} |")
 
 
 def make(folder, what, turn):
@@ -110,7 +116,20 @@ def transfer(kind, what, turn, program, folder):
     thing = make(folder, what, turn)
     with start(kind, program, folder / "giver") as giver, start(kind, program, folder / "taker", giver) as taker:
         taker.connect(giver)
-        return taker.get(giver.add(thing), folder / "out")
+        cid = giver.add(thing)
+        before = processors(giver, taker)
+        took = taker.get(cid, folder / "out")
+        return took, processors(giver, taker) - before
+
+
+def processors(*nodes):
+    """Processor seconds of nodes and of the commands that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = ended.ru_utime + ended.ru_stime
+    for node in nodes:
+        fields = pathlib.Path(f"/proc/{node.child.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def providers(args):
