@@ -9,7 +9,7 @@ use super::hops::{HopStore, NodeHopKeys};
 use super::service::Service;
 use super::sync::{Answer, Question};
 use crate::net::NetHandle;
-use futures::future::join_all;
+use futures::stream::{FuturesUnordered, StreamExt};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::message::{Entry, Manifest, Offence, Proof};
 use gym_protocol::orchestrator::{Audited, Event};
@@ -27,6 +27,8 @@ const WHOLE: usize = 1 << 26;
 const MOST: usize = 1 << 29;
 /// Members who are asked before there is a doubt.
 const FIRST_ASKED: usize = 3;
+/// Of them, those whose hops are enough where they are right: one that is gone is not waited for.
+const ENOUGH: usize = 2;
 /// Least deadlines of the ring that a member has to show its hops. One that was killed says nothing, and its connection may
 /// look alive for long.
 const PATIENCE: u64 = 3;
@@ -168,17 +170,25 @@ impl Auditor {
 
     /// Asks a few first; where what they show is not right, everyone.
     async fn verdict(&self, scope: &Scope, expected: &Expected) -> Verdict {
-        let servers = |m: &Manifest| m.entries.iter().map(|e| e.server.clone()).collect();
-        let mut servers: BTreeSet<PeerBytes> = servers(&self.scope.manifest);
+        let mut servers: BTreeSet<PeerBytes> = self
+            .scope
+            .manifest
+            .entries
+            .iter()
+            .map(|e| e.server.clone())
+            .collect();
         let first: Vec<PeerBytes> = servers.iter().take(FIRST_ASKED).cloned().collect();
-        let judge = |(shown, answered): Shown| judge(scope, expected, &shown, &answered, &self.hop_keys);
-        match judge(self.ask(scope.hash, first).await) {
-            Verdict::Sound => Verdict::Sound,
-            Verdict::Found(_) | Verdict::Unproven(_) => {
-                servers.extend(scope.manifest.entries.iter().map(|e| e.server.clone()));
-                judge(self.ask(scope.hash, servers.into_iter().collect()).await)
-            }
+        let judge = |(hops, answered): &Shown| judge(scope, expected, hops, answered, &self.hop_keys);
+        let is_enough = |shown: &Shown| shown.1.len() >= ENOUGH && judge(shown) == Verdict::Sound;
+        if judge(&self.ask(scope.hash, first, is_enough).await) == Verdict::Sound {
+            return Verdict::Sound;
         }
+        servers.extend(scope.manifest.entries.iter().map(|e| e.server.clone()));
+        judge(
+            &self
+                .ask(scope.hash, servers.into_iter().collect(), |_| false)
+                .await,
+        )
     }
 
     /// Replays the chunks of a proof's hops.
@@ -241,18 +251,30 @@ impl Auditor {
         Ok(parts)
     }
 
-    /// What members show of a ring, and who answered.
-    async fn ask(&self, manifest: Hash32, peers: Vec<PeerBytes>) -> Shown {
-        let answers = join_all(peers.into_iter().map(|peer| async move {
-            let bytes = self.hops_of(manifest, &peer).await?;
-            Some((peer, placed_from_bytes(&bytes)?))
-        }));
-        let (mut shown, mut answered) = (Vec::new(), BTreeSet::new());
-        for (peer, hops) in answers.await.into_iter().flatten() {
-            shown.extend(hops);
-            answered.insert(peer);
+    /// What members show of a ring, and who answered; no more of them are waited for once that is enough.
+    async fn ask(
+        &self,
+        manifest: Hash32,
+        peers: Vec<PeerBytes>,
+        is_enough: impl Fn(&Shown) -> bool,
+    ) -> Shown {
+        let mut answers: FuturesUnordered<_> = peers
+            .into_iter()
+            .map(|peer| async move {
+                let bytes = self.hops_of(manifest, &peer).await?;
+                Some((peer, placed_from_bytes(&bytes)?))
+            })
+            .collect();
+        let mut shown = (Vec::new(), BTreeSet::new());
+        while let Some(answer) = answers.next().await {
+            let Some((peer, hops)) = answer else { continue };
+            shown.0.extend(hops);
+            shown.1.insert(peer);
+            if is_enough(&shown) {
+                break;
+            }
         }
-        (shown, answered)
+        shown
     }
 
     async fn hops_of(&self, manifest: Hash32, peer: &PeerBytes) -> Option<Vec<u8>> {
