@@ -52,7 +52,7 @@ impl Client {
                     goes_on = scan == Scan::Everything || self.has_room(now);
                     continue;
                 }
-                Choice::Wait => {}
+                Choice::Wait => self.widen(now, &cid, &mut letters),
                 Choice::Nobody => self.look(now, &cid, &mut letters, out),
             }
             left.push_back(cid);
@@ -138,11 +138,36 @@ impl Client {
         self.search(now, cid, out);
     }
 
+    /// Those who have it are busy: others are asked whether they have it too, one block of a fetch at a time. Who answered
+    /// first of several need not be the only one to give.
+    fn widen(&mut self, now: Instant, cid: &Cid, letters: &mut Letters) {
+        let Some(want) = self.wants.get(cid) else {
+            return;
+        };
+        let mut due = false;
+        for id in &want.sessions {
+            let Some(session) = self.sessions.get_mut(id) else {
+                continue;
+            };
+            let is_due = session.widened.is_none_or(|at| now >= at + LOOK);
+            if is_due && session.providers.len() < self.config.providers {
+                session.widened = Some(now);
+                due = true;
+            }
+        }
+        if due {
+            self.probe(now, cid, letters);
+        }
+    }
+
+    /// Asks connected peers that are no providers whether they have a block.
     fn probe(&mut self, now: Instant, cid: &Cid, letters: &mut Letters) {
         let Some(want) = self.wants.get_mut(cid) else {
             return;
         };
-        let told = want.told.clone();
+        let mut told = want.told.clone();
+        let sessions = want.sessions.iter().filter_map(|id| self.sessions.get(id));
+        told.extend(sessions.flat_map(|session| &session.providers));
         let strangers = self
             .peers
             .iter_mut()

@@ -126,6 +126,8 @@ struct Session {
     providers: BTreeSet<PeerId>,
     wants: BTreeSet<Cid>,
     searched: Option<Instant>,
+    /// When peers were last asked whether they could help as well.
+    widened: Option<Instant>,
 }
 
 /// One block that is wanted.

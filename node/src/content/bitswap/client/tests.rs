@@ -360,3 +360,31 @@ fn a_full_disk_is_told_to_whoever_waits() {
         }
     )));
 }
+
+#[test]
+fn a_busy_provider_is_not_left_alone_with_a_fetch() {
+    let mut bench = Bench::new();
+    let peers: Vec<PeerId> = (0..3).map(|_| PeerId::random()).collect();
+    peers
+        .iter()
+        .for_each(|peer| _ = bench.handle(Event::Connected(*peer)));
+    bench.handle(Event::Open {
+        session: SESSION,
+        providers: vec![peers[0]],
+    });
+    let out = bench.want(100);
+    assert!(!told(&out, &peers[0], EntryKind::Block).is_empty());
+    assert!(told(&out, &peers[0], EntryKind::Have).is_empty());
+    let probed = told(&out, &peers[1], EntryKind::Have);
+    assert_eq!(probed.len(), 1);
+    assert_eq!(probed, told(&out, &peers[2], EntryKind::Have));
+    assert!(
+        bench.after(Duration::from_millis(1)).is_empty(),
+        "one look at a time"
+    );
+    let out = bench.handle(Event::Presences {
+        peer: peers[1],
+        presences: vec![(probed[0], Held::Yes)],
+    });
+    assert!(!told(&out, &peers[1], EntryKind::Block).is_empty());
+}
