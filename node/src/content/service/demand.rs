@@ -10,6 +10,9 @@ use crate::content::bitswap::{Arrival, Session};
 use crate::content::store::Store;
 use crate::content::unixfs::{self, ContentPath, Entry, FileReader, Limits, ReadError, Resolved};
 
+/// Blocks asked for at once.
+const AT_ONCE: usize = 256;
+
 /// Why content could not be read, held or not.
 #[derive(Debug, thiserror::Error)]
 pub enum DemandError {
@@ -111,25 +114,48 @@ impl Demand {
     /// # Errors
     /// [`DemandError::Fetch`], [`DemandError::Nobody`].
     pub async fn block(&mut self, cid: Cid) -> Result<(), DemandError> {
+        self.blocks(&[cid]).await
+    }
+
+    /// Fetches several blocks at once.
+    async fn blocks(&mut self, cids: &[Cid]) -> Result<(), DemandError> {
+        for some in cids.chunks(AT_ONCE) {
+            self.some_blocks(some).await?;
+        }
+        Ok(())
+    }
+
+    async fn some_blocks(&mut self, cids: &[Cid]) -> Result<(), DemandError> {
+        let Some(cid) = cids.first().copied() else {
+            return Ok(());
+        };
         let offline = |reason| FetchError::Offline { root: cid, reason };
         let session = match &mut self.session {
             Some(session) => session,
             none => none.insert(self.content.fetcher.open(Vec::new()).await.map_err(offline)?),
         };
-        session.want(vec![cid.into()]).await.map_err(offline)?;
-        match timeout(self.patience, session.next()).await {
-            Ok(Ok(Arrival::Stored { .. })) => Ok(()),
-            Ok(Ok(Arrival::Failed { error, .. })) => Err(FetchError::Store(error).into()),
-            Ok(Err(reason)) => Err(offline(reason).into()),
-            Err(_) => {
-                // What still comes for it must not be taken for the next block.
-                self.session = None;
-                Err(DemandError::Nobody {
-                    cid,
-                    patience: self.patience,
-                })
+        session
+            .want(cids.iter().copied().map(Into::into).collect())
+            .await.map_err(offline)?;
+        for _ in cids {
+            match timeout(self.patience, session.next()).await {
+                Ok(Ok(Arrival::Stored { .. })) => {}
+                Ok(Ok(Arrival::Failed { error, .. })) => {
+                    self.session = None;
+                    return Err(FetchError::Store(error).into());
+                }
+                Ok(Err(reason)) => return Err(offline(reason).into()),
+                Err(_) => {
+                    // What still comes for it must not be taken for the next block.
+                    self.session = None;
+                    return Err(DemandError::Nobody {
+                        cid,
+                        patience: self.patience,
+                    });
+                }
             }
         }
+        Ok(())
     }
 
     /// Repeats `work` until no block is missing.
@@ -141,9 +167,9 @@ impl Demand {
             let (store, work) = (self.content.store.clone(), work.clone());
             match blocking(move || work(&store)).await {
                 Ok(found) => return Ok(found),
-                Err(error) => match error.missing_block() {
-                    Some(cid) => self.block(cid).await?,
-                    None => return Err(error.into()),
+                Err(error) => match error.missing_blocks().as_slice() {
+                    [] => return Err(error.into()),
+                    missing => self.blocks(missing).await?,
                 },
             }
         }

@@ -111,6 +111,17 @@ pub enum ReadError {
         /// The block.
         cid: Cid,
     },
+    /// Parts of a sharded directory are not on disk.
+    #[error(
+        "{} parts of the sharded directory {directory} are not in the store; fetch its content first with `hanzod content get`",
+        parts.len()
+    )]
+    MissingParts {
+        /// The directory.
+        directory: Cid,
+        /// Those that are known.
+        parts: Vec<Cid>,
+    },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -263,11 +263,12 @@ pub(super) fn load(store: &Store, cid: &Cid) -> Result<Node, ReadError> {
     Node::decode(cid, &block).map_err(|reason| ReadError::Node { cid: *cid, reason })
 }
 
-/// Gathers the entries of a sharded directory.
+/// Gathers the entries of a sharded directory. Parts that are not here are told all at once: who fetched them one by one
+/// would begin anew for each.
 fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result<Vec<Link>, ReadError> {
     let mut entries = Vec::new();
     let mut todo: Vec<(usize, Link)> = links.into_iter().map(|link| (prefix, link)).collect();
-    let mut loaded = BTreeSet::new();
+    let (mut loaded, mut missing) = (BTreeSet::new(), Vec::new());
     while let Some((prefix, mut link)) = todo.pop() {
         let Some(name) = link.name.get(prefix..).map(str::to_owned) else {
             return Err(ReadError::UnsafeName {
@@ -285,10 +286,14 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
                 cid: link.cid,
                 reason,
             });
-        } else if let Node::Shard { prefix, links } = load(store, &link.cid)? {
-            todo.extend(links.into_iter().map(|link| (prefix, link)));
         } else {
-            return Err(ReadError::NotDirectory { cid: link.cid });
+            match load(store, &link.cid) {
+                Ok(Node::Shard { prefix, links }) => {
+                    todo.extend(links.into_iter().map(|link| (prefix, link)));
+                }
+                Ok(_) => return Err(ReadError::NotDirectory { cid: link.cid }),
+                Err(error) => missing.push(error.missing_block().ok_or(error)?),
+            }
         }
         if entries.len() + todo.len() + loaded.len() > MAX_SHARD_ENTRIES {
             let limit = MAX_SHARD_ENTRIES as u64;
@@ -299,7 +304,13 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
             });
         }
     }
-    Ok(entries)
+    if missing.is_empty() {
+        return Ok(entries);
+    }
+    Err(ReadError::MissingParts {
+        directory: *root,
+        parts: missing,
+    })
 }
 
 impl ReadError {
@@ -315,6 +326,7 @@ impl ReadError {
             | Self::NoSpace { .. }
             | Self::OverLimit { .. } => true,
             Self::Missing { .. }
+            | Self::MissingParts { .. }
             | Self::Store(_)
             | Self::NoEntry { .. }
             | Self::Path { .. }
@@ -325,13 +337,27 @@ impl ReadError {
         }
     }
 
-    /// The block that has to be fetched before another try makes sense.
+    /// A block that has to be fetched before another try makes sense.
     #[must_use]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "few of them are about a block that is not here"
+    )]
     pub fn missing_block(&self) -> Option<Cid> {
-        if let Self::Missing { cid } | Self::Store(StoreError::Corrupt { cid }) = self {
-            Some(*cid)
-        } else {
-            None
+        match self {
+            Self::Missing { cid } | Self::Store(StoreError::Corrupt { cid }) => Some(*cid),
+            Self::MissingParts { parts, .. } => parts.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// All blocks of which that is known.
+    #[must_use]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "one is about several")]
+    pub fn missing_blocks(&self) -> Vec<Cid> {
+        match self {
+            Self::MissingParts { parts, .. } => parts.clone(),
+            other => other.missing_block().into_iter().collect(),
         }
     }
 }

@@ -349,6 +349,24 @@ fn sharded_directories_are_read() {
     assert_eq!(names, ["one", "three", "two"]);
 }
 
+#[test]
+fn all_missing_parts_of_a_sharded_directory_are_told_at_once() {
+    let (_directory, store) = store();
+    let mut header = Vec::new();
+    put_number(&mut header, 1, 5);
+    put_number(&mut header, 6, 256);
+    let header = Bytes::from(header);
+    let absent: Vec<Cid> = (0..50_u8).map(|n| cid_of(DAG_PB, &[n])).collect();
+    let names: Vec<String> = (0..50).map(|n| format!("{n:02X}")).collect();
+    let links = names.iter().zip(&absent).map(|(name, cid)| link(name, *cid));
+    let root = put(&store, links.collect(), header);
+    let mut told = list(&store, &root).unwrap_err().missing_blocks();
+    told.sort();
+    let mut absent = absent;
+    absent.sort();
+    assert_eq!(told, absent);
+}
+
 proptest! {
     #[test]
     fn foreign_nodes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
