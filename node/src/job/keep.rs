@@ -46,14 +46,7 @@ impl Service {
             round: round.0,
             root,
         };
-        let pruning = Pruning {
-            content: self.tools.content.clone(),
-            jobs: self.tools.home.jobs(),
-            job: id.clone(),
-            keep: self.tools.keep_checkpoints,
-            publication: self.tools.publication.clone(),
-            evaluated: self.jobs.get(id).and_then(|job| job.evaluated()),
-        };
+        let pruning = self.pruning(id);
         tokio::spawn(async move {
             let content = pruning.content.clone();
             if let Err(e) = content.fetch_dag(request).finish().await {
@@ -64,16 +57,37 @@ impl Service {
                 tracing::debug!("offline: {root} is not announced");
             }
             pruning.publication.offer(checkpoint).await;
-            match pruning.run().await {
-                Ok(0) => {}
-                Ok(gone) => tracing::debug!(gone, "older checkpoints are not kept any longer"),
-                Err(e) => tracing::warn!("older checkpoints stay: {e}"),
-            }
+            pruning.run_and_tell().await;
         });
+    }
+
+    /// Lets older checkpoints go on a node that fetches them to evaluate and keeps none for the job.
+    pub(crate) fn let_old_checkpoints_go(&self, id: &CidBytes) {
+        let pruning = self.pruning(id);
+        tokio::spawn(async move { pruning.run_and_tell().await });
+    }
+
+    fn pruning(&self, id: &CidBytes) -> Pruning {
+        Pruning {
+            content: self.tools.content.clone(),
+            jobs: self.tools.home.jobs(),
+            job: id.clone(),
+            keep: self.tools.keep_checkpoints,
+            publication: self.tools.publication.clone(),
+            evaluated: self.jobs.get(id).and_then(|job| job.evaluated()),
+        }
     }
 }
 
 impl Pruning {
+    async fn run_and_tell(&self) {
+        match self.run().await {
+            Ok(0) => {}
+            Ok(gone) => tracing::debug!(gone, "older checkpoints are not kept any longer"),
+            Err(e) => tracing::warn!("older checkpoints stay: {e}"),
+        }
+    }
+
     /// Lets go what is old; says how many pins that were.
     async fn run(&self) -> Result<usize, StoreError> {
         let pins = self.content.pins().await?;

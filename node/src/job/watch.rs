@@ -164,6 +164,7 @@ impl Service {
         purpose: Purpose,
         done: StateResult,
     ) {
+        self.let_old_checkpoints_go(id);
         let Some(job) = self.jobs.get_mut(id) else { return };
         let state = match done {
             Ok(state) => state,

@@ -40,8 +40,8 @@ pub(super) fn remote_address(peer: PeerId, endpoint: &ConnectedPoint) -> Multiad
 pub(super) struct Reaching {
     seen: Observations,
     now: Reach,
-    /// The operator has been told what to do.
-    is_advised: bool,
+    /// What the operator has been told to do about.
+    advised: Vec<Reach>,
     /// Keys of content that this node announces, or will once it is reachable.
     provided: BTreeSet<Vec<u8>>,
     to_provide: VecDeque<Vec<u8>>,
@@ -65,7 +65,7 @@ impl Reaching {
         Self {
             now: seen.reach(Instant::now()),
             seen,
-            is_advised: false,
+            advised: Vec::new(),
             provided: BTreeSet::new(),
             to_provide: VecDeque::new(),
             listeners: Vec::new(),
@@ -195,8 +195,8 @@ impl Driver {
 
     fn tell_reach(&mut self, reach: Reach) {
         match reach.advice().filter(|_| reach.needs_relay()) {
-            Some(advice) if !self.reaching.is_advised || reach == Reach::Relayed => {
-                self.reaching.is_advised = true;
+            Some(advice) if !self.reaching.advised.contains(&reach) => {
+                self.reaching.advised.push(reach);
                 tracing::warn!("{advice}");
             }
             _ => tracing::info!(reach = reach.name(), "whether others can reach this node"),
