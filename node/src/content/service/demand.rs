@@ -136,7 +136,8 @@ impl Demand {
         };
         session
             .want(cids.iter().copied().map(Into::into).collect())
-            .await.map_err(offline)?;
+            .await
+            .map_err(offline)?;
         for _ in cids {
             match timeout(self.patience, session.next()).await {
                 Ok(Ok(Arrival::Stored { .. })) => {}
