@@ -346,3 +346,35 @@ fn unchunked(answer: &Answer) -> Vec<u8> {
         rest = &rest[end + 4 + length..];
     }
 }
+
+/// A file of one chunk is a block without links: its root is all there is.
+#[test]
+fn files_of_one_block_and_of_none_are_fetched() {
+    let dir = tempfile::tempdir().unwrap();
+    let genesis = genesis(dir.path(), "lab");
+    let giver = Node::start(&init(dir.path(), "giver", &genesis), &["--role", "bootstrap"]);
+    let home = init(dir.path(), "taker", &genesis);
+    let join = giver.address();
+    let taker = Node::start(&home, &["--bootstrap", &join]);
+    taker.wait(
+        |node| node.standing(&giver.peer()).as_deref() == Some("member"),
+        "the giver",
+    );
+    for (name, bytes) in [
+        ("empty", vec![]),
+        ("byte", vec![b'x']),
+        ("chunk", vec![7; 262_144]),
+        ("two", vec![8; 262_145]),
+    ] {
+        let file = dir.path().join(name);
+        fs::write(&file, &bytes).unwrap();
+        let cid = text(
+            &json(&giver.home, &["content", "add", file.to_str().unwrap()]),
+            "cid",
+        );
+        let out = dir.path().join(format!("{name}-got"));
+        let got = json(&home, &["content", "get", &cid, "--out", out.to_str().unwrap()]);
+        assert_eq!(got["bytes"], bytes.len(), "{name}: {got}");
+        assert_eq!(fs::read(&out).unwrap(), bytes, "{name}");
+    }
+}

@@ -243,6 +243,10 @@ impl Walk<'_> {
         } else {
             self.progress.blocks += 1;
             self.progress.bytes += size;
+            // A root without links is all there is, and here.
+            if cid == self.request.root {
+                self.progress.declared = Some(size);
+            }
         }
         self.report();
         Ok(())
