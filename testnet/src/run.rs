@@ -45,6 +45,8 @@ pub(crate) fn main(args: &RunArgs) -> anyhow::Result<()> {
 
 struct Run {
     started: Instant,
+    /// Processor seconds before the run: `cargo run` leaves those of its compilers to the program it becomes.
+    cpu_before: f64,
     network: Network,
     progress: Progress,
 }
@@ -57,7 +59,7 @@ impl Run {
             args.workers >= needed,
             "the job needs at least {needed} workers: give --workers {needed} or more"
         );
-        let started = Instant::now();
+        let (started, cpu_before) = (Instant::now(), cpu::seconds(std::iter::empty()));
         let mut progress = Progress::new();
         progress.stage("starting the bootstrap node");
         let mut network = Network::found(Program::current()?, folder, interrupt)?;
@@ -70,6 +72,7 @@ impl Run {
         network.wait_met("orchestrator", args.workers)?;
         Ok(Self {
             started,
+            cpu_before,
             network,
             progress,
         })
@@ -159,7 +162,7 @@ impl Run {
     fn tell(mut self, args: &RunArgs, mut report: Report) -> anyhow::Result<()> {
         let root = self.network.folder().clone();
         self.network.stop();
-        report.cpu_seconds = cpu::seconds(self.network.pids());
+        report.cpu_seconds = cpu::seconds(self.network.pids()) - self.cpu_before;
         let json = serde_json::to_string(&report)?;
         std::fs::write(root.result(), format!("{json}\n")).context("writing result.json")?;
         if args.json {
