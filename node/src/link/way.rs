@@ -4,7 +4,7 @@
 
 use super::LinkContext;
 use crate::net::codec::{read_frame, write_frame};
-use crate::net::{DirectSockets, Door, Offer, PeerInfo};
+use crate::net::{DirectSockets, Door, Offer, PeerInfo, is_circuit};
 use futures::{AsyncRead, AsyncWrite};
 use gym_protocol::ids::PeerBytes;
 use libp2p::Multiaddr;
@@ -106,7 +106,7 @@ fn hosts(peer: &PeerInfo) -> Vec<IpAddr> {
 /// The host of a connection that no relay carries.
 #[allow(clippy::wildcard_enum_match_arm)] // libp2p knows many kinds of address
 fn host(address: &Multiaddr) -> Option<IpAddr> {
-    if address.iter().any(|part| part == Protocol::P2pCircuit) {
+    if is_circuit(address) {
         return None;
     }
     match address.iter().next()? {

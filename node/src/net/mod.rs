@@ -42,6 +42,7 @@ pub use event::{Acceptance, GossipId, NetEvent};
 pub use handle::{NetError, NetHandle};
 pub use hello::Hello;
 pub use peers::{PeerInfo, Standing};
+pub(crate) use reach::is_circuit;
 pub use reach::{Reach, ReachInfo, Reachability};
 pub use topic::Topic;
 pub use transport::StartError;
