@@ -63,6 +63,7 @@ impl Layout {
             fs::create_dir_all(directory).map_err(StoreError::io("create", directory))?;
         }
         layout.remove_leftovers()?;
+        layout.join_small_shards()?;
         Ok(layout)
     }
 
@@ -174,11 +175,29 @@ impl Layout {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Hashes end evenly spread except for the last character, which holds few bits.
+    /// The shard is the last character but one: hashes end evenly spread except for the last, which holds few bits.
     fn path(&self, key: &Key) -> PathBuf {
         let name = key.file_name();
         let end = name.len().saturating_sub(1);
-        self.blocks.join(&name[end.saturating_sub(2)..end]).join(name)
+        self.blocks.join(&name[end.saturating_sub(1)..end]).join(name)
+    }
+
+    /// Stores were once split a thousand ways, by two characters, and most blocks of a fetch waited for a directory to be
+    /// made. Moves their blocks into the shards of today; if it is interrupted, the next start goes on.
+    fn join_small_shards(&self) -> Result<(), StoreError> {
+        for shard in read_dir(&self.blocks)? {
+            if shard.file_name().is_none_or(|name| name.len() != 2) {
+                continue;
+            }
+            for file in read_dir(&shard)? {
+                if let Some(key) = file.file_name().and_then(|name| Key::parse(name.to_str()?)) {
+                    move_to(&file, &self.path(&key)).map_err(StoreError::io("move", &file))?;
+                }
+            }
+            // A directory that holds something else stays.
+            let _ = fs::remove_dir(&shard);
+        }
+        Ok(())
     }
 
     fn remove_leftovers(&self) -> Result<(), StoreError> {

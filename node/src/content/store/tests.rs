@@ -27,6 +27,35 @@ fn file_of(store: &Store, cid: &Cid) -> PathBuf {
 }
 
 #[test]
+fn a_store_of_a_thousand_shards_is_taken_over() {
+    let (directory, store) = store(1 << 20);
+    let cids: Vec<Cid> = (0..40u8).map(|byte| store.put_new(RAW, &[byte; 10]).unwrap()).collect();
+    for cid in &cids {
+        let path = file_of(&store, cid);
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let shard = store.root().join("blocks").join(&name[name.len() - 3..name.len() - 1]);
+        std::fs::create_dir_all(&shard).unwrap();
+        std::fs::rename(&path, shard.join(name)).unwrap();
+    }
+    let strange = store.root().join("blocks/zz");
+    std::fs::create_dir_all(&strange).unwrap();
+    std::fs::write(strange.join("not a block"), b"somebody's").unwrap();
+    assert!(!store.has(&cids[0]));
+    drop(store);
+    let store = Store::open(Config {
+        root: directory.path().to_owned(),
+        limit: 1 << 20,
+    })
+    .unwrap();
+    assert!(cids.iter().all(|cid| store.get(cid).unwrap().is_some()));
+    assert_eq!(store.stat().unwrap().blocks, 40);
+    assert!(strange.join("not a block").exists());
+    let shards = std::fs::read_dir(store.root().join("blocks")).unwrap();
+    let long = shards.map(|shard| shard.unwrap().file_name()).filter(|name| name.len() > 1);
+    assert_eq!(long.collect::<Vec<_>>(), ["zz"]);
+}
+
+#[test]
 fn blocks_come_back_and_survive_reopening() {
     let (directory, store) = store(1 << 20);
     let cid = store.put_new(RAW, b"a block").unwrap();
