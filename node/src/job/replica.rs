@@ -36,9 +36,12 @@ impl Replica {
         cbor::to_wire(&wire).ok()
     }
 
-    /// `None` when the bytes are no replica.
+    /// `None` when the bytes are no replica. Files stand in the order of their names, each once: a replica has one encoding.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (roster, salt, cid, files): Wire = cbor::from_wire(bytes, MAX_REPLICA).ok()?;
+        if !files.is_sorted_by(|(a, _), (b, _)| a < b) {
+            return None;
+        }
         let files = files.into_iter().map(|(n, b)| (n, b.into_vec())).collect();
         Some(Self {
             roster,
@@ -184,5 +187,17 @@ mod tests {
             assembly.add(&peer(1), &begun, &frames[0].1);
             assert_eq!(assembly.open.len(), 1, "one replica for each sender");
         }
+    }
+
+    #[test]
+    fn a_replica_has_one_encoding() {
+        let file = |name: &str| (name.to_owned(), ByteBuf::from(vec![7]));
+        let decode = |files: Vec<(String, ByteBuf)>| {
+            let wire: Wire = (Hash32([1; 32]), Hash32([2; 32]), CidBytes::default(), files);
+            Replica::decode(&cbor::to_wire(&wire).unwrap())
+        };
+        assert!(decode(vec![file("a"), file("b")]).is_some());
+        assert_eq!(decode(vec![file("b"), file("a")]), None, "in another order");
+        assert_eq!(decode(vec![file("a"), file("a")]), None, "twice");
     }
 }
