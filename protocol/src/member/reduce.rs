@@ -141,7 +141,9 @@ fn receive(view: &mut ViewState, slot: u32, segment: Segment) -> Result<Sent, (O
 
 fn offence_of(e: &RingError) -> Offence {
     match e {
-        RingError::Unexpected { .. } | RingError::Twice { .. } => Offence::Unexpected,
+        RingError::Unexpected { .. } | RingError::Early { .. } | RingError::Twice { .. } => {
+            Offence::Unexpected
+        }
         RingError::Length { .. } => Offence::Truncated,
         RingError::Value { .. } => Offence::BadValue,
         RingError::Hop { .. } => Offence::BadHop,

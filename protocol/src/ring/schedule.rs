@@ -67,6 +67,14 @@ impl Schedule {
         u32::try_from((i64::from(i) + offset).rem_euclid(n)).unwrap_or(0)
     }
 
+    /// The step at which slot `i` receives chunk `c` in the reduce phases; `None` for the chunk whose sum begins there.
+    #[must_use]
+    pub fn reduced_at(&self, i: u32, c: u32) -> Option<u32> {
+        let n = i64::from(self.slots.max(1));
+        let steps = (i64::from(i) - i64::from(c)).rem_euclid(n);
+        u32::try_from(steps).ok()?.checked_sub(1)
+    }
+
     /// The chunk that slot `i` owns after the reduce phases.
     #[must_use]
     pub fn owned(&self, i: u32) -> u32 {
@@ -90,6 +98,22 @@ impl Schedule {
     }
 }
 
+impl Phase {
+    /// The reduce phase whose outcome a gather passes on; `None` for the reduce phases.
+    #[must_use]
+    pub fn gathers(self) -> Option<Self> {
+        match self {
+            Self::ScaleGather => Some(Self::ScaleReduce),
+            Self::AllGather => Some(Self::ScatterReduce),
+            Self::ColumnScaleGather => Some(Self::ColumnScaleReduce),
+            Self::ColumnAllGather => Some(Self::ColumnScatterReduce),
+            Self::ScaleReduce | Self::ScatterReduce | Self::ColumnScaleReduce | Self::ColumnScatterReduce => {
+                None
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,10 +131,12 @@ mod tests {
                 for step in 0..n - 1 {
                     let sent_reduce = (before + 2 * n - step) % n;
                     assert_eq!(s.received(Phase::ScatterReduce, i, step), sent_reduce);
+                    assert_eq!(s.reduced_at(i, sent_reduce), Some(step));
                     let sent_gather = (before + 1 + 2 * n - step) % n;
                     assert_eq!(s.received(Phase::AllGather, i, step), sent_gather);
                 }
                 assert_eq!(s.received(Phase::ScatterReduce, i, s.last_step()), s.owned(i));
+                assert_eq!(s.reduced_at(i, i), None);
             }
         }
     }

@@ -32,6 +32,18 @@ pub enum RingError {
         /// Segment.
         segment: u32,
     },
+    /// What a gather brings before its sum has passed here: nobody can have it yet.
+    #[error("{phase:?} step {step}: chunk {chunk} segment {segment} comes before its sum has passed here")]
+    Early {
+        /// Phase.
+        phase: Phase,
+        /// Step.
+        step: u32,
+        /// Chunk.
+        chunk: u32,
+        /// Segment.
+        segment: u32,
+    },
     /// Came before.
     #[error("{phase:?} step {step} segment {segment} came twice")]
     Twice {

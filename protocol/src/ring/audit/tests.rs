@@ -1,5 +1,7 @@
 //! Whoever lies at any hop is named, and nobody else.
 
+mod disorder;
+
 use super::{Lie, Verdict, expect, judge};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::Wire;
@@ -49,6 +51,17 @@ struct Stage {
 
 impl Stage {
     fn new(wire: Wire, n: u32, grid: Option<(u32, u32)>, elements: usize, seed: u64) -> Self {
+        Self::in_segments(SEGMENT, wire, n, grid, elements, seed)
+    }
+
+    fn in_segments(
+        segment: usize,
+        wire: Wire,
+        n: u32,
+        grid: Option<(u32, u32)>,
+        elements: usize,
+        seed: u64,
+    ) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let parts: Vec<Part> = (0..n)
             .map(|_| Part {
@@ -73,7 +86,7 @@ impl Stage {
             kept: Vec::new(),
             left_out: Vec::new(),
         };
-        let scope = Scope::new(Arc::new(manifest), Hash32([9; 32]), wire, elements, SEGMENT).unwrap();
+        let scope = Scope::new(Arc::new(manifest), Hash32([9; 32]), wire, elements, segment).unwrap();
         Self {
             scope: Arc::new(scope),
             parts,
@@ -128,7 +141,8 @@ impl Stage {
         }
         let mut hops: Vec<BTreeMap<Place, Hop>> = machines.iter().map(|m| m.hops().clone()).collect();
         if lie.is_none() {
-            let mean = replay_in(self.scope.plan.layout, &self.parts, self.scope.plan.wire, SEGMENT).unwrap();
+            let plan = self.scope.plan;
+            let mean = replay_in(plan.layout, &self.parts, plan.wire, plan.segment).unwrap();
             for machine in &mut machines {
                 assert!(same_bits(&machine.take_result().expect("finished").mean, &mean));
             }

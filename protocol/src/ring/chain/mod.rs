@@ -38,6 +38,16 @@ pub struct Chained {
     waiting: Vec<Segment>,
     /// Hops that were checked, or made here.
     known: BTreeMap<Place, Hop>,
+    state: State,
+}
+
+/// Whether its sums can still be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Sound,
+    /// The machine refused a value, perhaps after part of the segment was added: another segment in its place would make a
+    /// false sum. Nothing more is taken or signed; a new view starts over.
+    Spoiled,
 }
 
 impl Chained {
@@ -69,6 +79,7 @@ impl Chained {
             going: BTreeMap::new(),
             waiting: Vec::new(),
             known,
+            state: State::Sound,
         }
     }
 
@@ -82,8 +93,12 @@ impl Chained {
     /// Takes a predecessor's segment, with its hop if it is the chunk's last.
     ///
     /// # Errors
-    /// What is wrong with it: as [`Machine::receive`], or a hop that is missing, wrongly signed or not of what came.
+    /// What is wrong with it: as [`Machine::receive`], or a hop that is missing, wrongly signed or not of what came. After a
+    /// wrong value nothing more is taken.
     pub fn receive(&mut self, mut segment: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
+        if self.state == State::Spoiled {
+            return Ok(());
+        }
         let before = self.scope.plan.layout.before(self.slot, segment.phase.axis());
         let place = self
             .scope
@@ -102,7 +117,10 @@ impl Chained {
         *last = hop.or(*last);
         self.know_when_complete(turn, place)?;
         let mut made = Vec::new();
-        self.machine.receive(segment, &mut made)?;
+        if let Err(bad) = self.machine.receive(segment, &mut made) {
+            self.state = State::Spoiled;
+            return Err(bad);
+        }
         self.send(made, out);
         Ok(())
     }

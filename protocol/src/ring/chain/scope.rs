@@ -86,7 +86,7 @@ impl Scope {
     /// The place whose owner signed what `slot` sends at `step`: in a gather everyone passes the owner's word on.
     #[must_use]
     pub fn signed_at(&self, phase: Phase, step: u32, chunk: u32, slot: u32) -> Place {
-        if !is_gather(phase) {
+        if phase.gathers().is_none() {
             return Place {
                 phase,
                 step,
@@ -230,16 +230,6 @@ impl Scope {
             slots: self.plan.layout.slots(),
             elements: self.plan.elements,
             segment: self.plan.segment,
-        }
-    }
-}
-
-/// Phases in which a finished chunk is passed on as it is.
-pub(super) fn is_gather(phase: Phase) -> bool {
-    match phase {
-        Phase::ScaleGather | Phase::AllGather | Phase::ColumnScaleGather | Phase::ColumnAllGather => true,
-        Phase::ScaleReduce | Phase::ScatterReduce | Phase::ColumnScaleReduce | Phase::ColumnScatterReduce => {
-            false
         }
     }
 }

@@ -199,6 +199,14 @@ impl Ring {
         if self.seen.contains(&(phase, step, segment)) || self.early.iter().any(|e| same_place(e, s)) {
             return Err(RingError::Twice { phase, step, segment });
         }
+        if !self.is_due(s) {
+            return Err(RingError::Early {
+                phase,
+                step,
+                chunk,
+                segment,
+            });
+        }
         let want = self.payload_len(s);
         if s.payload.len() != want {
             return Err(RingError::Length {
@@ -220,6 +228,20 @@ impl Ring {
             return s.step <= last;
         }
         s.phase == Phase::AllGather && s.step <= last + 1 && self.kept.is_lacking(s.chunk, self.config.slot)
+    }
+
+    /// What a gather brings follows from what was taken and sent on here before. Taken earlier it would stand where this slot's
+    /// own part is still to be added.
+    fn is_due(&self, s: &Segment) -> bool {
+        let Some(reduce) = s.phase.gathers().filter(|_| !self.kept.contains(s.chunk)) else {
+            return true;
+        };
+        match self.config.schedule.reduced_at(self.config.slot, s.chunk) {
+            Some(step) => self.seen.contains(&(reduce, step, s.segment)),
+            None => {
+                reduce == Phase::ScaleReduce || !self.has_scales() || self.scales[s.chunk as usize].is_some()
+            }
+        }
     }
 
     fn payload_len(&self, s: &Segment) -> usize {

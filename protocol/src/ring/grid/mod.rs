@@ -249,20 +249,38 @@ impl GridRing {
         }
     }
 
-    /// Whether what the segment is added to is there.
+    /// Whether what the segment is added to is there. What a gather brings would stand where sums are still to be added: it waits
+    /// until its own sum has passed here.
     fn is_ready(&self, s: &Segment) -> bool {
+        let floats = matches!(Form::of(self.wire), Form::Floats(_));
+        let has_scales = || floats || self.scales[s.chunk as usize].is_some();
+        let begins_here = self.shape.line(s.phase).1 == s.chunk;
         match s.phase {
-            Phase::ScatterReduce => {
-                matches!(Form::of(self.wire), Form::Floats(_)) || self.scales[s.chunk as usize].is_some()
-            }
+            Phase::ScaleReduce => true,
+            Phase::ScatterReduce => has_scales(),
             Phase::ColumnScaleReduce => self.left.row_maxima == 0,
             Phase::ColumnScatterReduce => self.left.row_sum == 0,
-            Phase::ScaleReduce
-            | Phase::ScaleGather
-            | Phase::AllGather
-            | Phase::ColumnScaleGather
-            | Phase::ColumnAllGather => true,
+            Phase::AllGather if begins_here => has_scales(),
+            Phase::ColumnScaleGather if begins_here => self.left.row_maxima == 0,
+            Phase::ColumnAllGather if begins_here => self.left.row_sum == 0,
+            Phase::ScaleGather | Phase::AllGather | Phase::ColumnScaleGather | Phase::ColumnAllGather => {
+                self.sums_of(s).all(|sum| self.seen.contains(&sum))
+            }
         }
+    }
+
+    /// The segments of the sum that must have passed here before a gather's segment: the same one in a column; in a row, which
+    /// gathers whole chunks, all of the chunk.
+    fn sums_of(&self, s: &Segment) -> impl Iterator<Item = (Phase, u32, u32)> {
+        let (line, position) = self.shape.line(s.phase);
+        let reduce = s.phase.gathers();
+        let sum = reduce.and_then(|phase| Some((phase, line.reduced_at(position, s.chunk)?)));
+        let segments = match s.phase.axis() {
+            Axis::Row => 0..self.shape.segments(s.phase, s.chunk),
+            Axis::Column => s.segment..s.segment + 1,
+        };
+        sum.into_iter()
+            .flat_map(move |(phase, step)| segments.clone().map(move |g| (phase, step, g)))
     }
 
     fn take(&mut self, s: Segment, out: &mut Vec<Segment>) -> Result<(), RingError> {
