@@ -14,7 +14,7 @@ use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::message::{Entry, Manifest, Offence, Proof};
 use gym_protocol::orchestrator::{Audited, Event};
 use gym_protocol::ring::{
-    Expected, Finding, Hop, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes,
+    Expected, Finding, Hop, Panel, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,10 +25,6 @@ use tokio::time::timeout;
 const WHOLE: usize = 1 << 26;
 /// Elements of all deltas together that are held for a replay.
 const MOST: usize = 1 << 29;
-/// Members who are asked before there is a doubt.
-const FIRST_ASKED: usize = 3;
-/// Of them, those whose hops are enough where they are right: one that is gone is not waited for.
-const ENOUGH: usize = 2;
 /// Least deadlines of the ring that a member has to show its hops. One that was killed says nothing, and its connection may
 /// look alive for long.
 const PATIENCE: u64 = 3;
@@ -145,6 +141,7 @@ impl Auditor {
     async fn run(self) -> Result<Audited, String> {
         let (mut parts, mut order) = (self.parts().await?, self.scope.manifest.clone());
         let mut open = None;
+        let panel = Panel::draw(&self.scope.manifest, commit::salt());
         for (scope, chunks) in self.scope.by_origin(&self.chunks()) {
             parts = reordered(parts, &order, &scope.manifest).ok_or("a kept chunk is of other commits")?;
             order = scope.manifest.clone();
@@ -157,38 +154,33 @@ impl Auditor {
                 .map_err(|e| format!("the replay was cut off: {e}"))?;
             parts = back;
             let expected = expected.ok_or("the committed deltas are of uneven length")?;
-            match self.verdict(&scope, &expected).await {
-                Verdict::Sound => {}
-                Verdict::Found(finding) => return Ok(Audited::Found(finding)),
-                Verdict::Unproven(at) => open = Some(at),
+            match self.verdict(&scope, &expected, &panel).await {
+                Audited::Sound => {}
+                found @ Audited::Found(_) => return Ok(found),
+                Audited::Open(why) => open = Some(why),
             }
         }
-        Ok(open.map_or(Audited::Sound, |at| {
-            Audited::Open(format!("a hop is not shown: {}", place(&at)))
-        }))
+        Ok(open.map_or(Audited::Sound, Audited::Open))
     }
 
-    /// Asks a few first; where what they show is not right, everyone.
-    async fn verdict(&self, scope: &Scope, expected: &Expected) -> Verdict {
-        let mut servers: BTreeSet<PeerBytes> = self
-            .scope
-            .manifest
-            .entries
-            .iter()
-            .map(|e| e.server.clone())
-            .collect();
-        let first: Vec<PeerBytes> = servers.iter().take(FIRST_ASKED).cloned().collect();
+    /// Asks a few first; where they do not settle it, everyone.
+    async fn verdict(&self, scope: &Scope, expected: &Expected, panel: &Panel) -> Audited {
         let judge = |(hops, answered): &Shown| judge(scope, expected, hops, answered, &self.hop_keys);
-        let is_enough = |shown: &Shown| shown.1.len() >= ENOUGH && judge(shown) == Verdict::Sound;
-        if judge(&self.ask(scope.hash, first, is_enough).await) == Verdict::Sound {
-            return Verdict::Sound;
+        let is_enough = |shown: &Shown| panel.is_settled(&judge(shown), &shown.1);
+        let mut shown = Shown::default();
+        self.ask(scope.hash, panel.first(), &mut shown, is_enough).await;
+        if !is_enough(&shown) {
+            self.ask(scope.hash, panel.rest(), &mut shown, |_| false).await;
         }
-        servers.extend(scope.manifest.entries.iter().map(|e| e.server.clone()));
-        judge(
-            &self
-                .ask(scope.hash, servers.into_iter().collect(), |_| false)
-                .await,
-        )
+        match judge(&shown) {
+            Verdict::Found(finding) => Audited::Found(finding),
+            Verdict::Unproven(at) => Audited::Open(format!("a hop is not shown: {}", place(&at))),
+            Verdict::Sound if is_enough(&shown) => Audited::Sound,
+            Verdict::Sound => Audited::Open(format!(
+                "only {} members show their hops: they are right, but too few",
+                shown.1.len()
+            )),
+        }
     }
 
     /// Replays the chunks of a proof's hops.
@@ -251,30 +243,29 @@ impl Auditor {
         Ok(parts)
     }
 
-    /// What members show of a ring, and who answered; no more of them are waited for once that is enough.
+    /// Adds what members show of a ring, and who they are; no more of them are waited for once that is enough.
     async fn ask(
         &self,
         manifest: Hash32,
-        peers: Vec<PeerBytes>,
+        peers: &[PeerBytes],
+        shown: &mut Shown,
         is_enough: impl Fn(&Shown) -> bool,
-    ) -> Shown {
+    ) {
         let mut answers: FuturesUnordered<_> = peers
-            .into_iter()
+            .iter()
             .map(|peer| async move {
-                let bytes = self.hops_of(manifest, &peer).await?;
-                Some((peer, placed_from_bytes(&bytes)?))
+                let bytes = self.hops_of(manifest, peer).await?;
+                Some((peer.clone(), placed_from_bytes(&bytes)?))
             })
             .collect();
-        let mut shown = (Vec::new(), BTreeSet::new());
         while let Some(answer) = answers.next().await {
             let Some((peer, hops)) = answer else { continue };
             shown.0.extend(hops);
             shown.1.insert(peer);
-            if is_enough(&shown) {
+            if is_enough(shown) {
                 break;
             }
         }
-        shown
     }
 
     async fn hops_of(&self, manifest: Hash32, peer: &PeerBytes) -> Option<Vec<u8>> {

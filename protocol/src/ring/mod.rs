@@ -17,7 +17,7 @@ mod replay;
 mod schedule;
 mod segment;
 
-pub use audit::{Expected, Finding, Lie, Verdict, expect, judge};
+pub use audit::{Expected, Finding, Lie, Panel, Verdict, expect, judge};
 pub use chain::{
     Chained, HOP_BYTES, HOP_DOMAIN, Hop, HopKeys, Origin, PLACED_BYTES, Place, Scope, ScopeError, Seat,
     placed_from_bytes, placed_to_bytes,

@@ -7,9 +7,11 @@
 
 mod expect;
 mod judge;
+mod panel;
 
 pub use expect::{Expected, expect};
 pub use judge::{Finding, Lie, Verdict, judge};
+pub use panel::Panel;
 
 #[cfg(test)]
 pub(in crate::ring) mod tests;

@@ -2,7 +2,7 @@
 
 mod disorder;
 
-use super::{Lie, Verdict, expect, judge};
+use super::{Lie, Panel, Verdict, expect, judge};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::Wire;
 use crate::message::{Entry, Manifest, Phase};
@@ -363,6 +363,50 @@ fn who_shows_nothing_is_named_only_if_it_was_asked() {
     hops[3].clear();
     let there = stage.everyone().into_iter().filter(|p| *p != peer(3)).collect();
     assert!(matches!(stage.judge(&hops, &there), Verdict::Unproven(p) if p == liar));
+}
+
+/// Whoever closes a chunk sends on another mean; a second member says with it that it was the right one.
+#[test]
+fn two_that_collude_are_not_enough_to_hide_what_travelled() {
+    for n in [3, 5, 12] {
+        let stage = Stage::new(Wire::F32, n, None, 9_000, 1);
+        let mean = stage.scope.mean_of(1);
+        let mut hops = stage.run(Some((mean, How::TwoWords)));
+        let accomplice = (mean.slot + 2) % n;
+        let right = hops[mean.slot as usize][&mean];
+        let what_travelled = hops[accomplice as usize].insert(mean, right);
+        assert_ne!(what_travelled, Some(right));
+        let judged = |asked: &[PeerBytes]| {
+            let shown: Vec<_> = (0..n)
+                .filter(|slot| asked.contains(&peer(*slot)))
+                .map(|slot| hops[slot as usize].clone())
+                .collect();
+            let answered = asked.iter().cloned().collect();
+            (stage.judge(&shown, &answered), answered)
+        };
+        let (both, answered) = judged(&[peer(mean.slot), peer(accomplice)]);
+        assert_eq!(both, Verdict::Sound, "what they show is right");
+        for seed in 0..20 {
+            let panel = Panel::draw(&stage.scope.manifest, Hash32([seed; 32]));
+            assert!(!panel.is_settled(&both, &answered));
+            // The two answer first, and of the others as few as may be.
+            let mut asked = vec![peer(mean.slot), peer(accomplice)];
+            for member in [panel.first(), panel.rest()].concat() {
+                let (verdict, answered) = judged(&asked);
+                if panel.is_settled(&verdict, &answered) || asked.len() == n as usize {
+                    break;
+                }
+                if !asked.contains(&member) {
+                    asked.push(member);
+                }
+            }
+            let (verdict, _) = judged(&asked);
+            assert!(
+                matches!(&verdict, Verdict::Found(f) if f.lie == Lie::TwoWords && f.member == peer(mean.slot)),
+                "{verdict:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -4,8 +4,7 @@ use super::{FETCH_US, Network};
 use crate::ids::{Hash32, PeerBytes};
 use crate::message::{Offence, Proof};
 use crate::orchestrator::{self, Audited};
-use crate::ring::{Finding, Place, Scope, Verdict, expect, judge, placed_from_bytes};
-use crate::ring::{Hop, HopKeys};
+use crate::ring::{Finding, Hop, HopKeys, Panel, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use crate::sim::keys::StandInKeys;
 use crate::sim::{index_of, theory};
 use rand::Rng;
@@ -32,8 +31,10 @@ impl Network {
             BTreeSet::from([self.rng.random_range(0..scope.chunks())])
         };
         let mut verdict = Verdict::Sound;
+        // Nobody here foresees the manifest.
+        let panel = Panel::draw(&scope.manifest, manifest);
         for (of, chunks) in scope.by_origin(&chunks) {
-            match self.verdict_on(&of, &chunks)? {
+            match self.verdict_on(&of, &chunks, &panel)? {
                 Verdict::Sound => {}
                 found @ Verdict::Found(_) => return Some(found),
                 open @ Verdict::Unproven(_) => verdict = open,
@@ -42,14 +43,30 @@ impl Network {
         Some(verdict)
     }
 
-    fn verdict_on(&self, scope: &Scope, chunks: &BTreeSet<u32>) -> Option<Verdict> {
-        let there = (0u32..).zip(&self.hosts).filter(|(_, host)| host.alive);
-        let hops = there.clone().filter_map(|(_, host)| host.hops.get(&scope.hash));
-        let shown: Vec<(Place, Hop)> = hops.flatten().copied().collect();
-        let answered: BTreeSet<PeerBytes> = there.map(|(i, _)| super::peer(i)).collect();
+    /// Asks a few first; where they do not settle it, everyone.
+    fn verdict_on(&self, scope: &Scope, chunks: &BTreeSet<u32>, panel: &Panel) -> Option<Verdict> {
         let expected = expect(scope, &theory::parts(&scope.manifest, &self.deltas)?, chunks)?;
         let keys: &dyn HopKeys = &StandInKeys(u32::MAX);
-        Some(judge(scope, &expected, &shown, &answered, keys))
+        let judged = |asked: &[PeerBytes]| {
+            let (shown, answered) = self.shown(scope.hash, asked);
+            (judge(scope, &expected, &shown, &answered, keys), answered)
+        };
+        let (verdict, answered) = judged(panel.first());
+        if panel.is_settled(&verdict, &answered) {
+            return Some(verdict);
+        }
+        Some(judged(&[panel.first(), panel.rest()].concat()).0)
+    }
+
+    /// The hops that those of `asked` show who live, and who they are.
+    fn shown(&self, manifest: Hash32, asked: &[PeerBytes]) -> (Vec<(Place, Hop)>, BTreeSet<PeerBytes>) {
+        let hosts = asked.iter().filter_map(|peer| {
+            let host = self.hosts.get(index_of(peer)? as usize)?;
+            host.alive.then_some((peer, host))
+        });
+        let hops = hosts.clone().filter_map(|(_, host)| host.hops.get(&manifest));
+        let shown = hops.flatten().copied().collect();
+        (shown, hosts.map(|(peer, _)| peer.clone()).collect())
     }
 
     /// A member replays what a proof is about, and names whom it finds.
