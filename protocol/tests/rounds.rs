@@ -296,6 +296,29 @@ fn a_delta_with_a_nan_is_refused_and_the_round_goes_on() {
 }
 
 #[test]
+fn a_delta_too_large_to_be_summed_is_its_makers_fault_alone() {
+    for (wire, flat_ring_max) in [
+        ("f32", 28),
+        ("bf16", 28),
+        ("q8", 28),
+        ("q4", 28),
+        ("f32", 3),
+        ("q8", 3),
+    ] {
+        let s = scenario(4, &[(2, &[Fault::Huge(1)])]);
+        let o = check(&Scenario {
+            job: JOB.replace("WIRE", wire),
+            flat_ring_max,
+            ..s
+        });
+        assert_eq!(round(&o, 1).summed, [0, 1, 3], "{wire}");
+        let offences: Vec<_> = o.offences.keys().copied().collect();
+        assert_eq!(offences, ["delta_not_finite"], "{wire}: nobody else is accused");
+        assert!(round(&o, 2).summed.contains(&2), "{wire}");
+    }
+}
+
+#[test]
 fn a_state_that_differs_is_named_and_its_member_catches_up() {
     let o = check(&scenario(4, &[(2, &[Fault::OtherState(1)])]));
     assert_eq!(round(&o, 1).signers, 3);

@@ -12,6 +12,7 @@ use gym_protocol::delta::{
 use gym_protocol::ids::{Hash32, PeerBytes, Round};
 use gym_protocol::member::DeltaFacts;
 use gym_protocol::message::Reason;
+use gym_protocol::quant::{MAX_DELTA, out_of_bounds};
 use gym_protocol::tensor::{LayoutError, TensorSet};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -172,12 +173,17 @@ pub(crate) fn check(
         );
         return Err((Reason::Malformed, why));
     }
+    let delta = set.flatten();
+    if let Some(at) = out_of_bounds(&delta) {
+        let why = format!("element {at} is beyond ±{MAX_DELTA}: it is too large to be summed");
+        return Err((Reason::NotFinite, why));
+    }
     Ok(DeltaFacts {
         member: awaited.member.clone(),
         round: awaited.round,
         parent: awaited.parent,
         samples,
-        delta: set.flatten(),
+        delta,
     })
 }
 

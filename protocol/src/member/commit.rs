@@ -33,9 +33,9 @@ impl InRound {
         for (d, r) in delta.iter_mut().zip(residual) {
             *d += *r;
         }
-        if let Some(at) = delta.iter().position(|v| !v.is_finite()) {
+        if let Some(at) = crate::quant::out_of_bounds(&delta) {
             out.push(Action::Notice(format!(
-                "round {}: the delta's element {at} is not finite; it is not committed",
+                "round {}: the delta's element {at} is not finite, or too large to be summed; it is not committed",
                 self.roster.round
             )));
             self.step = Step::SittingOut;

@@ -107,7 +107,7 @@ pub enum Reason {
     Unavailable,
     /// The delta file is malformed or its signatures are wrong.
     Malformed,
-    /// The delta holds a NaN or an infinity.
+    /// The delta holds a NaN, an infinity or a number too large to be summed.
     NotFinite,
     /// The delta starts from another state.
     StaleParent,
@@ -126,7 +126,7 @@ impl Reason {
             Self::FalseReveal => "salt and CID do not open the commitment",
             Self::Unavailable => "the delta could not be fetched",
             Self::Malformed => "the delta file is malformed or wrongly signed",
-            Self::NotFinite => "the delta holds a NaN or an infinity",
+            Self::NotFinite => "the delta holds a NaN, an infinity or a number too large to be summed",
             Self::StaleParent => "the delta starts from another state",
             Self::Equivocation => "two different commitments in one round",
         }
@@ -506,8 +506,8 @@ offences! {
     Unexpected = 5, "unexpected", "sent a segment the ring does not expect";
     /// A value that is not finite or outside its bounds.
     BadValue = 6, "bad_value", "sent a value that is not finite or out of bounds";
-    /// A committed delta with a NaN or an infinity.
-    DeltaNotFinite = 7, "delta_not_finite", "committed a delta that holds a NaN or an infinity";
+    /// A committed delta with a NaN, an infinity or a number too large to be summed.
+    DeltaNotFinite = 7, "delta_not_finite", "committed a delta that holds a NaN, an infinity or a number too large to be summed";
     /// A committed delta that is malformed or wrongly signed.
     DeltaMalformed = 8, "delta_malformed", "committed a delta that is malformed or wrongly signed";
     /// An attested state that the quorum does not share.

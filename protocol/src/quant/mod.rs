@@ -26,6 +26,25 @@ pub const Q8_MAX: i32 = 127;
 /// The same at q4.
 pub const Q4_MAX: i32 = 7;
 
+/// Largest magnitude of a committed delta's element, 2^32: no adapter moves as far in a round, and no sum of such elements
+/// leaves f32 or bf16, whatever the weights.
+pub const MAX_DELTA: f32 = 4_294_967_296.0;
+
+/// Largest |Δ × weight|, 2^96: weights are below 2^64.
+pub const MAX_SHARE: f32 = MAX_DELTA * 18_446_744_073_709_551_616.0;
+
+/// Largest magnitude of a sum of `contributions` elements Δ × weight.
+#[must_use]
+pub fn largest_sum(contributions: u32) -> f32 {
+    (contributions as f32 * MAX_SHARE).min(f32::MAX)
+}
+
+/// The first element that no delta may hold: not a number, or beyond [`MAX_DELTA`].
+#[must_use]
+pub fn out_of_bounds(delta: &[f32]) -> Option<usize> {
+    delta.iter().position(|v| v.is_nan() || v.abs() > MAX_DELTA)
+}
+
 /// Chunk `c` of `n` over `l` elements: `[⌊c·l/n⌋, ⌊(c+1)·l/n⌋)`. Empty when `n` is 0.
 #[must_use]
 pub fn chunk_range(c: ChunkIndex, n: u32, l: usize) -> Range<usize> {

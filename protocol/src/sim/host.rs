@@ -41,6 +41,8 @@ pub enum Fault {
     BadSeal(u64),
     /// Commits a NaN in this round.
     NotFinite(u64),
+    /// Commits a finite number in this round that is too large to be summed.
+    Huge(u64),
     /// Computes another state in this round.
     OtherState(u64),
     /// Says in this round that it holds every chunk of a view, and gives none that it has not.
@@ -192,10 +194,13 @@ impl Host {
             &parent.0,
         ]);
         let mut delta = delta.to_vec();
-        if self.has(Fault::NotFinite(round))
-            && let Some(v) = delta.first_mut()
-        {
-            *v = f32::NAN;
+        if let Some(v) = delta.first_mut() {
+            if self.has(Fault::NotFinite(round)) {
+                *v = f32::NAN;
+            }
+            if self.has(Fault::Huge(round)) {
+                *v = 3e38;
+            }
         }
         deltas.insert(directory.clone(), (self.config.me.clone(), round, parent, delta));
         directory
@@ -209,7 +214,7 @@ impl Host {
 /// What a checker would find in a directory.
 pub(super) fn inspect(deltas: &Deltas, directory: &CidBytes, samples: u64) -> Result<DeltaFacts, Reason> {
     let (member, round, parent, delta) = deltas.get(directory).ok_or(Reason::Unavailable)?;
-    if delta.iter().any(|v| !v.is_finite()) {
+    if crate::quant::out_of_bounds(delta).is_some() {
         return Err(Reason::NotFinite);
     }
     Ok(DeltaFacts {

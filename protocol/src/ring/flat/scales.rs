@@ -84,7 +84,7 @@ impl Ring {
 
 fn decode_maxima(s: &Segment) -> Result<Vec<f32>, RingError> {
     let values = f32_values(&s.payload);
-    match values.iter().position(|v| !v.is_finite() || *v < 0.0) {
+    match values.iter().position(|v| !(0.0..=quant::MAX_SHARE).contains(v)) {
         Some(element) => Err(RingError::Value {
             phase: s.phase,
             step: s.step,

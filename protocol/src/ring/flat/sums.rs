@@ -90,7 +90,9 @@ impl Ring {
         let part = self.part(s.chunk, s.segment);
         let (weight, mut payload) = (self.own.weight(), s.payload);
         match Form::of(self.config.wire) {
-            Form::Floats(float) => float::add(float, &mut payload, self.own.part(part.flat), weight)?,
+            Form::Floats(float) => {
+                float::add(float, &mut payload, s.step + 1, self.own.part(part.flat), weight)?;
+            }
             Form::Integers(levels) => {
                 int::add(&mut payload, s.step + 1, &mut self.own_integers(&part, levels))?;
             }
@@ -105,7 +107,8 @@ impl Ring {
         let (weight, mut payload) = (self.own.weight(), s.payload);
         match Form::of(self.config.wire) {
             Form::Floats(float) => {
-                float::close(float, &mut payload, self.own.part(part.flat), weight, total)?;
+                let delta = self.own.part(part.flat);
+                float::close(float, &mut payload, s.step + 1, delta, (weight, total))?;
             }
             Form::Integers(levels) => {
                 let mut mean = std::mem::take(&mut self.mean);

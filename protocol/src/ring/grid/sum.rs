@@ -37,7 +37,12 @@ impl Sum {
     /// Reads `units` elements that sum `contributions`.
     pub(super) fn read(form: Form, s: &Segment, contributions: u32, units: usize) -> Result<Self, RingError> {
         match form {
-            Form::Floats(float) => Ok(Self::Float(float, read_floats(float, s, units)?)),
+            Form::Floats(float) => {
+                let mut sum = vec![0.0; units];
+                float::read_sum(float, &s.payload, contributions, &mut sum)
+                    .map_err(|BadElement(element)| bad_value(s, element))?;
+                Ok(Self::Float(float, sum))
+            }
             Form::Integers(levels) => pack::unpack(&s.payload, levels, contributions, units)
                 .map(|sums| Self::Int(levels, sums))
                 .map_err(|e| match e {
@@ -95,10 +100,10 @@ pub(super) fn read_floats(form: Float, s: &Segment, units: usize) -> Result<Vec<
     Ok(values)
 }
 
-/// Block maxima: finite, and not negative.
+/// Block maxima: not negative, and of what a member may add.
 pub(super) fn read_maxima(s: &Segment) -> Result<Vec<f32>, RingError> {
     let values = read_floats(Float::F32, s, s.payload.len() / Float::F32.bytes())?;
-    match values.iter().position(|v| *v < 0.0) {
+    match values.iter().position(|v| !(0.0..=quant::MAX_SHARE).contains(v)) {
         Some(element) => Err(bad_value(s, element)),
         None => Ok(values),
     }

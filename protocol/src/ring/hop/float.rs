@@ -1,10 +1,10 @@
 //! Segments of floats: f32, and bf16 rounded to nearest even at every hop.
 
 use super::BadElement;
-use crate::quant::Float;
+use crate::quant::{Float, largest_sum};
 use crate::wide::wide;
 
-/// Elements looked over for NaN and infinity before they are used: few enough to stay in the nearest cache.
+/// Elements looked over for NaN and what no honest sum reaches before they are used: few enough to stay in the nearest cache.
 const CHECKED: usize = 1024;
 
 /// The first sum of a chunk: one's own part, Δ × weight.
@@ -15,30 +15,32 @@ pub(in crate::ring) fn begin(float: Float, delta: &[f32], weight: f32) -> Vec<u8
     }
 }
 
-/// payload ← payload + Δ × weight.
+/// payload ← payload, a sum of `contributions`, + Δ × weight.
 pub(in crate::ring) fn add(
     float: Float,
     payload: &mut [u8],
+    contributions: u32,
     delta: &[f32],
     weight: f32,
 ) -> Result<(), BadElement> {
     match float {
-        Float::F32 => add_as::<F32, 4>(payload, delta, weight),
-        Float::Bf16 => add_as::<Bf16, 2>(payload, delta, weight),
+        Float::F32 => add_as::<F32, 4>(payload, contributions, delta, weight),
+        Float::Bf16 => add_as::<Bf16, 2>(payload, contributions, delta, weight),
     }
 }
 
-/// payload ← (payload + Δ × weight) / total, the chunk's mean; Δ ← the mean as the others will read it.
+/// payload ← (payload, a sum of `contributions`, + Δ × weight) / total, the chunk's mean; Δ ← the mean as the others will read
+/// it.
 pub(in crate::ring) fn close(
     float: Float,
     payload: &mut [u8],
+    contributions: u32,
     delta: &mut [f32],
-    weight: f32,
-    total: f32,
+    (weight, total): (f32, f32),
 ) -> Result<(), BadElement> {
     match float {
-        Float::F32 => close_as::<F32, 4>(payload, delta, weight, total),
-        Float::Bf16 => close_as::<Bf16, 2>(payload, delta, weight, total),
+        Float::F32 => close_as::<F32, 4>(payload, contributions, delta, (weight, total)),
+        Float::Bf16 => close_as::<Bf16, 2>(payload, contributions, delta, (weight, total)),
     }
 }
 
@@ -52,10 +54,33 @@ pub(in crate::ring) fn close_alone(float: Float, delta: &mut [f32], weight: f32,
 
 /// mean ← payload.
 pub(in crate::ring) fn read(float: Float, payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {
+    read_below(float, payload, mean, f32::MAX)
+}
+
+/// sum ← payload, a sum of `contributions`.
+pub(in crate::ring) fn read_sum(
+    float: Float,
+    payload: &[u8],
+    contributions: u32,
+    sum: &mut [f32],
+) -> Result<(), BadElement> {
+    let most = match float {
+        Float::F32 => most::<F32, 4>(contributions),
+        Float::Bf16 => most::<Bf16, 2>(contributions),
+    };
+    read_below(float, payload, sum, most)
+}
+
+fn read_below(float: Float, payload: &[u8], to: &mut [f32], most: f32) -> Result<(), BadElement> {
     match float {
-        Float::F32 => read_as::<F32, 4>(payload, mean),
-        Float::Bf16 => read_as::<Bf16, 2>(payload, mean),
+        Float::F32 => read_as::<F32, 4>(payload, to, most),
+        Float::Bf16 => read_as::<Bf16, 2>(payload, to, most),
     }
+}
+
+/// The largest honest sum as it travels. Rounding keeps the order of numbers: none is rounded above it.
+fn most<F: Form<B>, const B: usize>(contributions: u32) -> f32 {
+    F::get(F::put(largest_sum(contributions)))
 }
 
 /// Values as they travel.
@@ -121,13 +146,15 @@ fn begin_as<F: Form<B>, const B: usize>(delta: &[f32], weight: f32) -> Vec<u8> {
 
 fn add_as<F: Form<B>, const B: usize>(
     payload: &mut [u8],
+    contributions: u32,
     delta: &[f32],
     weight: f32,
 ) -> Result<(), BadElement> {
+    let most = most::<F, B>(contributions);
     wide(
         #[inline(always)]
         || {
-            by_parts::<F, B>(payload, |start, sums| {
+            by_parts::<F, B>(payload, most, |start, sums| {
                 for (sum, d) in sums.iter_mut().zip(&delta[start..]) {
                     *sum = F::put(F::get(*sum) + d * weight);
                 }
@@ -138,14 +165,15 @@ fn add_as<F: Form<B>, const B: usize>(
 
 fn close_as<F: Form<B>, const B: usize>(
     payload: &mut [u8],
+    contributions: u32,
     delta: &mut [f32],
-    weight: f32,
-    total: f32,
+    (weight, total): (f32, f32),
 ) -> Result<(), BadElement> {
+    let most = most::<F, B>(contributions);
     wide(
         #[inline(always)]
         || {
-            by_parts::<F, B>(payload, |start, sums| {
+            by_parts::<F, B>(payload, most, |start, sums| {
                 for (sum, d) in sums.iter_mut().zip(&mut delta[start..]) {
                     *sum = F::put((F::get(*sum) + *d * weight) / total);
                     *d = F::get(*sum);
@@ -166,13 +194,17 @@ fn close_alone_as<F: Form<B>, const B: usize>(delta: &mut [f32], weight: f32, to
     );
 }
 
-fn read_as<F: Form<B>, const B: usize>(payload: &[u8], mean: &mut [f32]) -> Result<(), BadElement> {
+fn read_as<F: Form<B>, const B: usize>(
+    payload: &[u8],
+    mean: &mut [f32],
+    most: f32,
+) -> Result<(), BadElement> {
     wide(
         #[inline(always)]
         || {
             let parts = payload.as_chunks::<B>().0.chunks(CHECKED);
             for (i, (part, mean)) in parts.zip(mean.chunks_mut(CHECKED)).enumerate() {
-                check::<F, B>(i, part)?;
+                check::<F, B>(i, part, most)?;
                 for (value, m) in part.iter().zip(mean) {
                     *m = F::get(*value);
                 }
@@ -182,27 +214,29 @@ fn read_as<F: Form<B>, const B: usize>(payload: &[u8], mean: &mut [f32]) -> Resu
     )
 }
 
-/// Calls `act` with the first element and the bytes of each part, once all of it is finite.
+/// Calls `act` with the first element and the bytes of each part, once all of it is within ±`most`.
 #[inline(always)]
 fn by_parts<F: Form<B>, const B: usize>(
     payload: &mut [u8],
+    most: f32,
     mut act: impl FnMut(usize, &mut [[u8; B]]),
 ) -> Result<(), BadElement> {
     let elements = payload.as_chunks_mut::<B>().0;
     for (i, part) in elements.chunks_mut(CHECKED).enumerate() {
-        check::<F, B>(i, part)?;
+        check::<F, B>(i, part, most)?;
         act(i * CHECKED, part);
     }
     Ok(())
 }
 
-/// Refuses part `i` if not all of it is finite.
+/// Refuses part `i` if not all of it is within ±`most`.
 #[inline(always)]
-fn check<F: Form<B>, const B: usize>(i: usize, part: &[[u8; B]]) -> Result<(), BadElement> {
-    if part.iter().fold(true, |all, e| all & F::get(*e).is_finite()) {
+fn check<F: Form<B>, const B: usize>(i: usize, part: &[[u8; B]], most: f32) -> Result<(), BadElement> {
+    let is_good = |e: &[u8; B]| F::get(*e).abs() <= most;
+    if part.iter().fold(true, |all, e| all & is_good(e)) {
         return Ok(());
     }
-    let at = part.iter().position(|e| !F::get(*e).is_finite());
+    let at = part.iter().position(|e| !is_good(e));
     Err(BadElement(i * CHECKED + at.unwrap_or(0)))
 }
 

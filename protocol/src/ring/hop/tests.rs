@@ -86,9 +86,9 @@ proptest! {
                 }
             };
             let mut payload = float::begin(float, &a, 3.0);
-            float::add(float, &mut payload, &b, 5.0).unwrap();
+            float::add(float, &mut payload, 1, &b, 5.0).unwrap();
             let mut mean = c.clone();
-            float::close(float, &mut payload, &mut mean, 7.0, 15.0).unwrap();
+            float::close(float, &mut payload, 2, &mut mean, (7.0, 15.0)).unwrap();
             let mut want = quant::weigh(&a, 3.0);
             travels(&mut want);
             quant::add_in_place(&mut want, &quant::weigh(&b, 5.0));
@@ -152,9 +152,12 @@ fn bad_values_are_named() {
         payload[bytes * 1500..bytes * 1501].copy_from_slice(infinity);
         let delta = &mut vec![0.0; 2000];
         assert_eq!(float::read(float, &payload, delta), Err(BadElement(1500)));
-        assert_eq!(float::add(float, &mut payload, delta, 1.0), Err(BadElement(1500)));
         assert_eq!(
-            float::close(float, &mut payload, delta, 1.0, 2.0),
+            float::add(float, &mut payload, 1, delta, 1.0),
+            Err(BadElement(1500))
+        );
+        assert_eq!(
+            float::close(float, &mut payload, 1, delta, (1.0, 2.0)),
             Err(BadElement(1500))
         );
     }

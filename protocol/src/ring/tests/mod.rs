@@ -31,7 +31,7 @@ fn rings(parts: &[Part], wire: Wire) -> Vec<Ring> {
         elements: parts[0].delta.len(),
         segment: SEGMENT,
     };
-    let total_weight = parts.iter().map(|p| p.weight).sum();
+    let total_weight = parts.iter().fold(0u64, |sum, p| sum.saturating_add(p.weight));
     parts
         .iter()
         .enumerate()
@@ -266,11 +266,17 @@ fn what_the_schedule_does_not_expect_is_refused() {
 
 #[test]
 fn impossible_values_are_refused_at_every_precision() {
-    for (wire, at, bytes) in [
-        (Wire::F32, 8, &f32::INFINITY.to_le_bytes()[..]),
-        (Wire::Bf16, 4, &[0xc0, 0x7f]),
-        (Wire::Q8, 2, &[0x80]),
-        (Wire::Q4, 1, &[0x08]),
+    let (sum, maximum) = (Phase::ScatterReduce, Phase::ScaleReduce);
+    for (wire, phase, at, bytes) in [
+        (Wire::F32, sum, 8, &f32::INFINITY.to_le_bytes()[..]),
+        (Wire::F32, sum, 8, &3e38f32.to_le_bytes()),
+        (Wire::Bf16, sum, 4, &[0xc0, 0x7f]),
+        (Wire::Bf16, sum, 4, &[0x7f, 0x7f]),
+        (Wire::Q8, sum, 2, &[0x80]),
+        (Wire::Q4, sum, 1, &[0x08]),
+        (Wire::Q8, maximum, 8, &f32::INFINITY.to_le_bytes()),
+        (Wire::Q8, maximum, 8, &3e38f32.to_le_bytes()),
+        (Wire::Q4, maximum, 8, &(-1f32).to_le_bytes()),
     ] {
         let p = parts(3, 3000, 6);
         let mut all = rings(&p, wire);
@@ -281,7 +287,7 @@ fn impossible_values_are_refused_at_every_precision() {
         }
         let refused = loop {
             let (to, mut segment): (usize, Segment) = travelling.pop_front().expect("refused by now");
-            if (segment.phase, segment.step) == (Phase::ScatterReduce, 0) {
+            if (segment.phase, segment.step) == (phase, 0) {
                 segment.payload[at..at + bytes.len()].copy_from_slice(bytes);
             }
             match all[to].receive(segment, &mut out) {
@@ -291,8 +297,28 @@ fn impossible_values_are_refused_at_every_precision() {
         };
         assert!(
             matches!(refused, RingError::Value { element: 2, .. }),
-            "{wire:?}: {refused:?}"
+            "{wire:?} {phase:?}: {refused:?}"
         );
+    }
+}
+
+#[test]
+fn the_largest_deltas_and_weights_are_summed() {
+    for wire in Wire::ALL {
+        let part = |sign: f32| Part {
+            delta: vec![sign * crate::quant::MAX_DELTA; 2_000],
+            weight: u64::MAX,
+        };
+        for p in [vec![part(1.0); 5], [1.0, -1.0, 1.0, 1.0].map(part).to_vec()] {
+            let (results, _) = run(&mut rings(&p, wire), 1);
+            assert!(
+                results.iter().all(|r| r.mean.iter().all(|v| v.is_finite())),
+                "{wire:?}"
+            );
+            let grid = Layout::for_members(p.len() as u32, 3);
+            let mean = replay_in(grid, &p, wire, SEGMENT).expect("nothing is refused");
+            assert!(mean.iter().all(|v| v.is_finite()), "{wire:?}");
+        }
     }
 }
 
