@@ -4,42 +4,24 @@ use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::message::{Attest, Close};
 use std::collections::BTreeMap;
 
-/// Different values remembered in a round: honest members attest one a view.
-const MAX_VALUES: usize = 64;
-
+/// Manifest, state and checkpoint.
 type Value = (Hash32, Hash32, CidBytes);
 
-/// The attests heard in a round.
+/// The attests heard in a round: the latest of each member. Whoever calls [`Self::hear`] knows who is one.
 #[derive(Debug, Default)]
 pub(super) struct Heard {
-    /// Manifest, state and checkpoint.
-    values: Vec<Value>,
-    /// The latest value of each, by number.
-    by: BTreeMap<PeerBytes, u8>,
+    by: BTreeMap<PeerBytes, Value>,
 }
 
 impl Heard {
-    pub(super) fn hear(&mut self, signer: &PeerBytes, a: &Attest) {
+    pub(super) fn hear(&mut self, member: &PeerBytes, a: &Attest) {
         let value = (a.manifest, a.state, a.checkpoint.clone());
-        let at = self.values.iter().position(|v| *v == value).or_else(|| {
-            let room = self.values.len() < MAX_VALUES;
-            room.then(|| {
-                self.values.push(value);
-                self.values.len() - 1
-            })
-        });
-        if let Some(at) = at.and_then(|at| u8::try_from(at).ok()) {
-            self.by.insert(signer.clone(), at);
-        }
+        self.by.insert(member.clone(), value);
     }
 
     /// Whether `member` has attested what a close says.
     pub(super) fn agrees(&self, member: &PeerBytes, close: &Close) -> bool {
-        let value = self
-            .by
-            .get(member)
-            .and_then(|at| self.values.get(usize::from(*at)));
-        value.is_some_and(|(manifest, state, checkpoint)| {
+        self.by.get(member).is_some_and(|(manifest, state, checkpoint)| {
             (*manifest, *state, checkpoint) == (close.manifest, close.state, &close.checkpoint)
         })
     }

@@ -17,6 +17,10 @@ impl Member {
         let Phase::InRound(round) = &mut self.phase else {
             return;
         };
+        // Others could say as much as they like.
+        if !round.in_roster(signer) {
+            return;
+        }
         round.heard.hear(signer, attest);
         if let Some(close) = round.close.take() {
             self.on_close(now, &close, &[], out);

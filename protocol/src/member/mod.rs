@@ -3,9 +3,11 @@
 //! `handle(now, event, out)` is all that changes it. Training, encoding, sealing and signing are actions that the driver
 //! answers with events.
 
+mod ahead;
 mod attests;
 mod close;
 mod commit;
+mod early;
 mod event;
 mod keep;
 mod links;
@@ -22,11 +24,10 @@ pub use round::DeltaFacts;
 use crate::ids::{Hash32, Round};
 use crate::message::{Body, Link, Offence, Ready, Standing, Status, Verified};
 use crate::time::{Deadline, Time, earlier};
+use ahead::{Ahead, Signer};
 use round::InRound;
 use times::RingTimes;
 
-/// Messages kept for a roster that has not come yet.
-const MAX_AHEAD: usize = 256;
 /// An idle member says so again after this long.
 const READY_EVERY_MS: u64 = 5_000;
 
@@ -41,7 +42,7 @@ pub struct Member {
     /// When this process first said that it is ready; rosters that call an earlier one are not for it.
     first_ready: Option<Time>,
     /// Messages that name a roster not seen yet.
-    ahead: Vec<Verified>,
+    ahead: Ahead,
     /// The links last said, by peer.
     said_links: Vec<Link>,
     /// How long rings took to bring segments, over the rounds.
@@ -66,7 +67,7 @@ impl Member {
             phase: Phase::Preparing,
             residual: Vec::new(),
             first_ready: None,
-            ahead: Vec::new(),
+            ahead: Ahead::default(),
             said_links: Vec::new(),
             times: RingTimes::default(),
         }
@@ -142,6 +143,9 @@ impl Member {
             return;
         }
         let from_orchestrator = m.sender == self.config.orchestrator;
+        if let Some(round) = m.body.round().filter(|_| from_orchestrator) {
+            self.ahead.hear_of(round);
+        }
         match &m.body {
             Body::Roster(roster) if from_orchestrator => {
                 let hash = crate::cbor::object_hash(&m.encoded);
@@ -193,8 +197,13 @@ impl Member {
             && round.hash == roster
         {
             round.on_message(now, &self.config, m, out);
-        } else if self.ahead.len() < MAX_AHEAD && !self.ahead.contains(&m) {
-            self.ahead.push(m);
+        } else {
+            let signer = if m.sender == self.config.orchestrator {
+                Signer::Orchestrator
+            } else {
+                Signer::Other
+            };
+            self.ahead.keep(self.round().0, m, signer);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Ring segments as they come and go.
 
+use super::early::Room;
 use super::round::{InRound, Step};
 use super::times::Waiting;
 use super::view::ViewState;
@@ -9,9 +10,6 @@ use crate::message::{LinkHeader, LinkKind, Offence, Phase};
 use crate::ring::{Axis, RingError, Segment};
 use crate::time::Time;
 use std::collections::VecDeque;
-
-/// Segments kept for a manifest that has not come yet.
-const MAX_EARLY: usize = 1_024;
 
 impl InRound {
     pub(super) fn on_segment(&mut self, now: Time, config: &Config, event: Event, out: &mut Vec<Action>) {
@@ -25,44 +23,45 @@ impl InRound {
         };
         match self.place(&from, &header) {
             Place::Here => self.take_segment(now, config, &from, &header, payload, out),
-            Place::Early if self.early.len() < MAX_EARLY => {
-                self.early.push(Event::Segment {
-                    from,
-                    header,
-                    payload,
-                });
+            Place::Early => {
+                let members = self.roster.members.len();
+                let room = Room::of(self.elements(), config.segment, members);
+                self.early.keep(from, header, payload, room);
             }
-            Place::Early | Place::Stale => {}
+            Place::Stale => {}
             Place::Wrong(offence, why) => {
                 self.accuse(config, &from, offence, &why, out);
             }
         }
     }
 
-    /// Whether a segment belongs to the ring that runs, to one to come, to one gone by, or nowhere.
+    /// Whether a segment belongs to the ring that runs, to one to come, to one gone by, or nowhere. Of who is not a member, and
+    /// of other rounds, nothing is taken and nothing said: who is ahead has only heard of its roster first, and its ring has
+    /// no place for a member that has not.
     fn place(&self, from: &PeerBytes, h: &LinkHeader) -> Place {
-        let wrong_round = || Place::Wrong(Offence::WrongRound, format!("chunk is for round {}", h.round));
-        if h.round > self.roster.round.0 {
-            return wrong_round();
+        if !self.in_roster(from) {
+            return Place::Stale;
         }
-        let Some(view) = self.view() else {
-            return if h.round == self.roster.round.0 {
-                Place::Early
-            } else {
-                Place::Stale
-            };
-        };
-        if h.manifest != view.hash {
-            let later = h.round == self.roster.round.0 && h.view > view.manifest.view.0;
-            return if later { Place::Early } else { Place::Stale };
+        let view = self.view();
+        if let Some(view) = view.filter(|view| view.hash == h.manifest) {
+            return self.place_in(view, from, h);
         }
+        let later = view.is_none_or(|view| h.view > view.manifest.view.0);
+        if later && h.round == self.roster.round.0 {
+            Place::Early
+        } else {
+            Place::Stale
+        }
+    }
+
+    /// A segment under the manifest of the ring that runs, or ran.
+    fn place_in(&self, view: &ViewState, from: &PeerBytes, h: &LinkHeader) -> Place {
         if h.round != self.roster.round.0 || h.view != view.manifest.view.0 {
-            return wrong_round();
+            return Place::Wrong(Offence::WrongRound, format!("chunk is for round {}", h.round));
         }
         let axis = Phase::from_number(h.phase).map_or(Axis::Row, Phase::axis);
-        let to = view.layout.next(h.slot, axis);
-        let ours = h.slot < view.layout.slots() && view.rings.contains_key(&to);
-        if !ours || view.server(h.slot) != Some(from) {
+        let ours = || view.rings.contains_key(&view.layout.next(h.slot, axis));
+        if h.slot >= view.layout.slots() || !ours() || view.server(h.slot) != Some(from) {
             return Place::Wrong(
                 Offence::Unexpected,
                 format!("slot {} is not its own, or not before ours", h.slot),

@@ -9,6 +9,7 @@ use crate::time::Time;
 
 impl Member {
     pub(super) fn on_roster(&mut self, now: Time, roster: Roster, hash: Hash32, out: &mut Vec<Action>) {
+        self.ahead.hear_roster(&roster);
         let Some(held) = &self.held else { return };
         if roster.round.0 < held.closed {
             return;
@@ -53,10 +54,8 @@ impl Member {
     }
 
     fn replay_ahead(&mut self, now: Time, roster: Hash32, out: &mut Vec<Action>) {
-        for m in std::mem::take(&mut self.ahead) {
-            if m.body.round().is_none_or(|r| r >= self.round().0) {
-                self.in_roster(now, roster_of(&m.body).unwrap_or(roster), m, out);
-            }
+        for m in self.ahead.take() {
+            self.in_roster(now, roster_of(&m.body).unwrap_or(roster), m, out);
         }
     }
 

@@ -1,6 +1,7 @@
 //! One round as a member sees it: what it knows of the others, and the step it is at.
 
 use super::attests::Heard;
+use super::early::Early;
 use super::keep::Keeping;
 use super::times::RingTimes;
 use super::view::ViewState;
@@ -87,7 +88,7 @@ pub(super) struct InRound {
     pub(super) unmatched: Vec<Event>,
     pub(super) cutoff: Option<Time>,
     /// Segments of a view whose manifest has not come yet.
-    pub(super) early: Vec<Event>,
+    pub(super) early: Early,
     /// Who was said to have lied under which manifest: judged once.
     pub(super) judged: BTreeSet<(Hash32, PeerBytes)>,
     /// Attests of the others, and a close that waits for some of them.
@@ -117,7 +118,7 @@ impl InRound {
             held: BTreeMap::new(),
             unmatched: Vec::new(),
             cutoff: None,
-            early: Vec::new(),
+            early: Early::default(),
             judged: BTreeSet::new(),
             heard: Heard::default(),
             close: None,

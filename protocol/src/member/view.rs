@@ -266,7 +266,7 @@ impl InRound {
         deliver(config, &self.roster.round.0, &mut view, first, out);
         self.step = Step::Reducing(Box::new(view));
         self.finish_when_done(out);
-        for event in std::mem::take(&mut self.early) {
+        for event in self.early.take() {
             self.on_segment(now, config, event, out);
         }
     }
@@ -326,7 +326,7 @@ impl InRound {
     }
 
     /// Elements of a delta, by those held here: all of a round have one shape.
-    fn elements(&self) -> usize {
+    pub(super) fn elements(&self) -> usize {
         let own = self.own.as_ref().map(|own| own.delta.len());
         own.or_else(|| self.held.values().next().map(|h| h.delta.len()))
             .unwrap_or(0)

@@ -187,10 +187,11 @@ enum Direction {
 
 impl Direction {
     fn turn(self, i: u32, n: u32) -> u32 {
-        match (self, n) {
-            (_, 0) => 0,
-            (Self::Forth, _) => (i + 1) % n,
-            (Self::Back, _) => (i + n - 1) % n,
+        let i = i.checked_rem(n).unwrap_or(0);
+        match self {
+            Self::Forth if i + 1 >= n => 0,
+            Self::Forth => i + 1,
+            Self::Back => i.checked_sub(1).unwrap_or(n.saturating_sub(1)),
         }
     }
 }

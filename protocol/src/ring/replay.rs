@@ -37,7 +37,7 @@ pub fn replay_in(layout: Layout, parts: &[Part], wire: Wire, segment: usize) -> 
     let plan = Plan {
         layout,
         wire,
-        total_weight: parts.iter().map(|p| p.weight).sum(),
+        total_weight: parts.iter().fold(0, |sum, p| sum.saturating_add(p.weight)),
         elements,
         segment,
     };

@@ -63,7 +63,10 @@ impl Scope {
             plan: Plan {
                 layout,
                 wire,
-                total_weight: manifest.entries.iter().map(|e| e.weight).sum(),
+                total_weight: manifest
+                    .entries
+                    .iter()
+                    .fold(0, |sum, e| sum.saturating_add(e.weight)),
                 elements,
                 segment,
             },
