@@ -1,19 +1,13 @@
 //! The key schedule of a link and of its epochs.
 
+use super::hmac::{Key, expand, hmac};
 use super::{MAC_BYTES, TAG_BYTES};
 use crate::mlkem::Secret;
 use crate::sha3_256;
 use aes_gcm::aead::AeadInOut as _;
 use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::{Aes256Gcm, KeyInit as _};
-use hkdf::SimpleHkdf;
-use hmac::{Mac as _, SimpleHmac};
-use sha3::Sha3_256;
 use std::fmt;
-use zeroize::Zeroizing;
-
-/// A secret of 32 bytes, overwritten when dropped.
-type Key = Zeroizing<[u8; 32]>;
 
 /// What both ends derive from transcript and KEM secret.
 pub(super) struct Schedule {
@@ -27,27 +21,13 @@ pub(super) struct Schedule {
 
 impl Schedule {
     pub(super) fn derive(transcript: &[u8], secret: &Secret) -> Self {
-        let hkdf = SimpleHkdf::<Sha3_256>::new(Some(&sha3_256(&[transcript])), secret.as_slice());
+        let extracted = hmac(&sha3_256(&[transcript]), &[secret.as_slice()]);
         Self {
-            a2b: EpochKey::new(0, expand(&hkdf, b"a2b")),
-            mac_a: mac(&expand(&hkdf, b"confirm-a"), transcript),
-            mac_b: mac(&expand(&hkdf, b"confirm-b"), transcript),
+            a2b: EpochKey::new(0, expand(&extracted, b"a2b")),
+            mac_a: *hmac(&expand(&extracted, b"confirm-a"), &[transcript]),
+            mac_b: *hmac(&expand(&extracted, b"confirm-b"), &[transcript]),
         }
     }
-}
-
-/// A MAC is HMAC-SHA3-256(confirm key, transcript).
-fn mac(key: &Key, transcript: &[u8]) -> [u8; MAC_BYTES] {
-    let mut mac = SimpleHmac::<Sha3_256>::new_from_slice(key.as_slice()).expect("HMAC takes any key length");
-    mac.update(transcript);
-    mac.finalize().into_bytes().into()
-}
-
-fn expand(hkdf: &SimpleHkdf<Sha3_256>, label: &[u8]) -> Key {
-    let mut key = Key::default();
-    hkdf.expand(label, key.as_mut_slice())
-        .expect("32 bytes are within HKDF's limit");
-    key
 }
 
 /// The key of one epoch, with its cipher set up.
@@ -70,8 +50,7 @@ impl EpochKey {
     /// key_{n+1} = HKDF(key_n, `ratchet`); none after the last epoch.
     pub(super) fn next(&self) -> Option<Self> {
         let epoch = self.epoch.checked_add(1)?;
-        let hkdf = SimpleHkdf::<Sha3_256>::from_prk(self.key.as_slice()).expect("a key is as long as a hash");
-        Some(Self::new(epoch, expand(&hkdf, b"ratchet")))
+        Some(Self::new(epoch, expand(&self.key, b"ratchet")))
     }
 
     /// Encrypts `plaintext ‖ end` into `sealed`, which has room for exactly that and the tag; `None` when the lengths are
@@ -160,18 +139,6 @@ mod tests {
             hmac_sha3(schedule.a2b.key.as_slice(), &[b"ratchet", &[1]])
         );
         assert_eq!(next.epoch(), 1);
-    }
-
-    /// HMAC-SHA3-256 sample of NIST (key shorter than a block).
-    #[test]
-    fn the_mac_is_nists_hmac_sha3_256() {
-        let mut key = Key::default();
-        key.copy_from_slice(&std::array::from_fn::<u8, 32, _>(|i| i as u8));
-        let expected = "4fe8e202c4f058e8dddc23d8c34e467343e23555e24fc2f025d598f558f67205";
-        assert_eq!(
-            hex::encode(mac(&key, b"Sample message for keylen<blocklen")),
-            expected
-        );
     }
 
     #[test]

@@ -28,6 +28,7 @@
 
 mod error;
 mod handshake;
+mod hmac;
 mod keys;
 mod message;
 mod open;

@@ -119,7 +119,14 @@ impl Opener {
         Ok(())
     }
 
-    fn forget_old(&mut self, now_ms: u64) {
+    /// When the old epoch's key is to be forgotten, in milliseconds of the clock given to [`Self::open`]; `None` once it is.
+    #[must_use]
+    pub fn forget_at(&self) -> Option<u64> {
+        self.old.as_ref().map(|(_, until)| until.saturating_add(1))
+    }
+
+    /// Forgets the old epoch's key once its time is over: on a link that is idle, no message does it.
+    pub fn forget_old(&mut self, now_ms: u64) {
         if self.old.as_ref().is_some_and(|(_, until)| now_ms > *until) {
             self.old = None;
         }

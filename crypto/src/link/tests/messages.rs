@@ -166,6 +166,25 @@ fn the_old_epoch_is_taken_within_its_grace_only() {
 }
 
 #[test]
+fn an_idle_link_forgets_the_old_key_when_its_reader_says_so() {
+    let (mut sealer, mut opener) = link(SMALL);
+    let old: Vec<_> = (0..3).map(|_| seal(&mut sealer, 0, b"old")).collect();
+    assert_eq!(opener.forget_at(), None);
+    let new = seal(&mut sealer, 10, b"new");
+    open(&mut opener, 10, &new).unwrap();
+    let at = opener.forget_at().unwrap();
+    opener.forget_old(at - 1);
+    assert_eq!(open(&mut opener, at - 1, &old[0]).unwrap(), b"old");
+    opener.forget_old(at);
+    assert_eq!(opener.forget_at(), None);
+    // Gone for good: a clock that is set back does not bring it again.
+    assert_eq!(
+        open(&mut opener, 10, &old[1]),
+        Err(OpenError::Epoch { epoch: 0, current: 1 })
+    );
+}
+
+#[test]
 fn the_default_grace_is_30_seconds_and_the_key_lasts_an_hour() {
     let (mut sealer, mut opener) = link(Config::default());
     let hour = 3_600_000;
