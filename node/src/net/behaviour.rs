@@ -2,6 +2,7 @@
 
 use super::codec::BytesCodec;
 use super::hello::MAX_HELLO;
+use super::records::Records;
 use super::{Config, MAX_SYNC_REPLY, MAX_SYNC_REQUEST, Mdns, SYNC_DEADLINE, Topic};
 use crate::content::bitswap;
 use crate::role::{Role, Roles};
@@ -12,7 +13,6 @@ use libp2p::gossipsub::{
     ValidationMode,
 };
 use libp2p::identity::Keypair;
-use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::request_response::{self, ProtocolSupport};
 use libp2p::swarm::NetworkBehaviour;
 use libp2p::swarm::behaviour::toggle::Toggle;
@@ -35,7 +35,7 @@ pub(crate) struct Behaviour {
     pub(crate) limits: connection_limits::Behaviour,
     pub(crate) identify: identify::Behaviour,
     pub(crate) ping: ping::Behaviour,
-    pub(crate) kad: kad::Behaviour<MemoryStore>,
+    pub(crate) kad: kad::Behaviour<Records>,
     pub(crate) gossip: gossipsub::Behaviour,
     pub(crate) hello: request_response::Behaviour<BytesCodec>,
     pub(crate) sync: request_response::Behaviour<BytesCodec>,
@@ -123,19 +123,15 @@ fn bytes_protocol(
     request_response::Behaviour::with_codec(codec, [(name, ProtocolSupport::Full)], config)
 }
 
-fn kademlia(key: &Keypair) -> kad::Behaviour<MemoryStore> {
+pub(super) fn kademlia(key: &Keypair) -> kad::Behaviour<Records> {
     let local = key.public().to_peer_id();
-    let store = MemoryStoreConfig {
-        max_provided_keys: 64 * 1024,
-        ..MemoryStoreConfig::default()
-    };
     let mut config = kad::Config::new(KADEMLIA);
     config
         .set_query_timeout(super::LOOKUP_DEADLINE)
         .set_periodic_bootstrap_interval(Some(Duration::from_secs(120)))
         // Values are not stored for others: the driver keeps provider records only.
         .set_record_filtering(kad::StoreInserts::FilterBoth);
-    kad::Behaviour::with_config(local, MemoryStore::with_config(local, store), config)
+    kad::Behaviour::with_config(local, Records::new(local), config)
 }
 
 fn gossip(genesis: &Hash32) -> Result<gossipsub::Behaviour, BuildError> {

@@ -29,6 +29,7 @@ mod hello;
 mod muxer;
 mod peers;
 mod reach;
+mod records;
 mod security;
 mod tls;
 mod topic;

@@ -242,6 +242,11 @@ impl Driver {
     fn tick(&mut self) {
         self.waiting.forget_abandoned();
         self.dht.forget_abandoned();
+        self.swarm
+            .behaviour_mut()
+            .kad
+            .store_mut()
+            .sweep(std::time::Instant::now());
         self.send_away_the_refused();
         self.refused.retain(|_, since| since.elapsed() < REFUSED_FOR);
         self.join();

@@ -1,6 +1,7 @@
 //! What follows from being reachable or not: the DHT's mode, what is announced, places at relays, direct connections.
 
 use super::super::reach::{Observations, Reach, Reachability, is_circuit, is_public};
+use super::super::records::MAX_OWN;
 use super::super::{Config, NetError, ReachInfo, peer_of};
 use super::Driver;
 use crate::role::{Role, Roles};
@@ -20,8 +21,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 /// Announcements begun at one tick.
 const ANNOUNCE_AT_ONCE: usize = 100;
-/// Announcements remembered, which is what the DHT's store takes.
-const MAX_PROVIDED: usize = 64 * 1024;
 
 /// The other end of a connection. One that came through a relay says no more than who is there: the relay is added.
 pub(super) fn remote_address(peer: PeerId, endpoint: &ConnectedPoint) -> Multiaddr {
@@ -241,7 +240,7 @@ impl Driver {
 
     /// Announces content now, or once others can reach this node.
     pub(super) fn provide(&mut self, key: &[u8]) -> Result<(), NetError> {
-        if self.reaching.provided.len() < MAX_PROVIDED {
+        if self.reaching.provided.len() < MAX_OWN {
             self.reaching.provided.insert(key.to_vec());
         }
         if self.reaching.now.provides() {
