@@ -21,13 +21,12 @@ use libp2p::swarm::{
 
 use super::PROTOCOL;
 use super::buffers::Buffers;
+use super::client::PROGRESS;
 use super::message::{Message, MessageError};
 use super::stream::{ReadFault, read_message, write_frame};
 
 /// Streams that a peer may have open to us on one connection.
 const MAX_INBOUND: usize = 8;
-/// Bytes that count as a sign of life between two messages.
-const PROGRESS: u64 = 64 << 10;
 /// Tries for one frame: the stream may have died while it was idle.
 const TRIES: u32 = 2;
 
@@ -151,6 +150,8 @@ impl Handler {
         while let Poll::Ready(Some(read)) = self.inbound.poll_next_unpin(cx) {
             match read {
                 Ok((stream, message)) => {
+                    // What it holds says more than its bytes.
+                    self.reported = self.received.load(Ordering::Relaxed);
                     self.read_from(stream);
                     return Some(Report::Message(message));
                 }

@@ -7,6 +7,7 @@ use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, InboundRequest, QueryId, QueryResult};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId};
+use rand::seq::SliceRandom;
 use std::collections::{BTreeSet, HashMap};
 
 /// Look-ups under way.
@@ -17,7 +18,9 @@ pub(super) struct Dht {
 }
 
 struct ProviderQuery {
-    found: BTreeSet<PeerId>,
+    found: Vec<PeerId>,
+    /// Who is asked already: others come first.
+    known: BTreeSet<PeerId>,
     limit: usize,
     asker: Asker,
 }
@@ -45,6 +48,18 @@ impl Dht {
     }
 }
 
+impl ProviderQuery {
+    /// Adds providers as far as more are looked for, in no order that they could choose; returns those.
+    fn take(&mut self, providers: impl Iterator<Item = PeerId>) -> Vec<PeerId> {
+        let mut fresh: Vec<PeerId> = providers.filter(|peer| !self.found.contains(peer)).collect();
+        fresh.shuffle(&mut rand::rng());
+        fresh.sort_by_key(|peer| self.known.contains(peer));
+        fresh.truncate(self.limit.saturating_sub(self.found.len()));
+        self.found.extend(&fresh);
+        fresh
+    }
+}
+
 impl Driver {
     pub(super) fn find_providers(&mut self, key: &[u8], limit: usize, done: Done<Vec<PeerId>>) {
         self.look_up(key, limit, Asker::Command(done));
@@ -56,10 +71,15 @@ impl Driver {
             .behaviour_mut()
             .kad
             .get_providers(kad::RecordKey::new(&key));
+        let known = match &asker {
+            Asker::Content(cid) => self.swarm.behaviour().content.providers_of(cid),
+            Asker::Command(_) => BTreeSet::new(),
+        };
         self.dht.providers.insert(
             query,
             ProviderQuery {
-                found: BTreeSet::new(),
+                found: Vec::new(),
+                known,
                 limit,
                 asker,
             },
@@ -140,54 +160,41 @@ impl Driver {
     }
 
     fn on_providers(&mut self, id: QueryId, found: Option<GetProvidersOk>, last: bool) {
+        let local = *self.swarm.local_peer_id();
         let Some(query) = self.dht.providers.get_mut(&id) else {
             return;
         };
+        let mut fresh = Vec::new();
         if let Some(GetProvidersOk::FoundProviders { providers, .. }) = found {
-            let fresh: Vec<PeerId> = providers
-                .iter()
-                .filter(|peer| !query.found.contains(peer))
-                .copied()
-                .collect();
-            query.found.extend(&fresh);
-            if matches!(query.asker, Asker::Content(_)) {
-                self.dial_found(fresh);
-            }
+            fresh = query.take(providers.into_iter().filter(|peer| *peer != local));
         }
-        let Some(query) = self.dht.providers.get_mut(&id) else {
+        let is_done = last || query.found.len() >= query.limit;
+        if matches!(query.asker, Asker::Content(_)) {
+            self.dial_found(fresh);
+        }
+        if !is_done {
+            return;
+        }
+        let Some(query) = self.dht.providers.remove(&id) else {
             return;
         };
-        if !last && query.found.len() < query.limit {
-            return;
+        if let Some(mut under_way) = self.swarm.behaviour_mut().kad.query_mut(&id) {
+            under_way.finish();
         }
-        if let Some(query) = self.dht.providers.remove(&id) {
-            if let Some(mut under_way) = self.swarm.behaviour_mut().kad.query_mut(&id) {
-                under_way.finish();
+        match query.asker {
+            Asker::Command(done) => {
+                let _ = done.send(Ok(query.found));
             }
-            let local = *self.swarm.local_peer_id();
-            let found: Vec<PeerId> = query
-                .found
-                .into_iter()
-                .filter(|peer| *peer != local)
-                .take(query.limit)
-                .collect();
-            match query.asker {
-                Asker::Command(done) => {
-                    let _ = done.send(Ok(found));
-                }
-                Asker::Content(cid) => self.swarm.behaviour_mut().content.providers_found(cid, found),
+            Asker::Content(cid) => {
+                let content = &mut self.swarm.behaviour_mut().content;
+                content.providers_found(cid, query.found);
             }
         }
     }
 
     /// Dials at once: the addresses that came with a provider are known only as long as the look-up is under way.
     fn dial_found(&mut self, providers: Vec<PeerId>) {
-        let local = *self.swarm.local_peer_id();
-        for peer in providers
-            .into_iter()
-            .filter(|peer| *peer != local)
-            .take(CONTENT_PROVIDERS)
-        {
+        for peer in providers {
             let options = DialOpts::peer_id(peer)
                 .condition(PeerCondition::DisconnectedAndNotDialing)
                 .build();
@@ -215,5 +222,31 @@ impl Driver {
                 self.unreachable(&wanted, "nobody in the DHT knows its address");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_providers_some_are_taken_by_chance_and_new_ones_first() {
+        let mut peers: Vec<PeerId> = (0..40).map(|_| PeerId::random()).collect();
+        peers.sort_unstable();
+        let taken = |known: &[PeerId]| {
+            let mut query = ProviderQuery {
+                found: Vec::new(),
+                known: known.iter().copied().collect(),
+                limit: 8,
+                asker: Asker::Content(crate::content::block::cid_of(0x55, b"sought")),
+            };
+            assert_eq!(query.take(peers.iter().copied()).len(), 8);
+            assert!(query.take(peers.iter().copied()).is_empty());
+            query.found
+        };
+        // Low ids win no place: in 64 draws of 8 from 40 the highest comes up.
+        assert!((0..64).any(|_| taken(&[]).contains(&peers[39])));
+        let fresh: BTreeSet<PeerId> = taken(&peers[..35]).into_iter().collect();
+        assert!(peers[35..].iter().all(|peer| fresh.contains(peer)));
     }
 }

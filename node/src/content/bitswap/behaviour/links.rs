@@ -5,11 +5,11 @@ use std::time::Instant;
 use libp2p::PeerId;
 use libp2p::swarm::{CloseConnection, ConnectionId, NotifyHandler, ToSwarm};
 
-use super::{Behaviour, InFlight};
+use super::{Behaviour, Peer};
 use crate::content::bitswap::MAX_WANTS;
 use crate::content::bitswap::client::Event as ClientEvent;
 use crate::content::bitswap::handler::{Command, FrameKind, Keep, ToHandler};
-use crate::content::bitswap::message::{Entry, Message};
+use crate::content::bitswap::message::{Entry, EntryKind, Message};
 
 impl Behaviour {
     pub(super) fn on_connected(&mut self, peer: PeerId, connection: ConnectionId) {
@@ -25,10 +25,10 @@ impl Behaviour {
             return;
         }
         // The newest is used: an older one may be a process that is gone, which a transport notices late.
-        known.wants = InFlight::No;
-        known.outbox.clear();
+        known.keep_cancels();
         self.ledger.on_moved(peer);
         self.client_event(ClientEvent::Reset(peer));
+        self.send_wants(peer);
     }
 
     /// What was under way on a connection is lost with it. The two sides may use different ones, so wants are sent
@@ -46,11 +46,11 @@ impl Behaviour {
             return;
         }
         if was_in_use {
-            known.wants = InFlight::No;
-            known.outbox.clear();
+            known.keep_cancels();
             self.ledger.on_moved(peer);
         }
         self.client_event(ClientEvent::Reset(peer));
+        self.send_wants(peer);
     }
 
     /// Wants to one peer go out as one message while another is under way.
@@ -65,12 +65,12 @@ impl Behaviour {
         let Some(known) = self.peers.get_mut(&peer) else {
             return;
         };
-        if known.wants == InFlight::Yes || known.outbox.is_empty() {
+        if known.in_flight.is_some() || known.outbox.is_empty() {
             return;
         }
-        known.wants = InFlight::Yes;
         let count = known.outbox.len().min(MAX_WANTS);
-        let entries = known.outbox.drain(..count).collect();
+        let entries: Vec<Entry> = known.outbox.drain(..count).collect();
+        known.in_flight = Some(entries.clone());
         let frame = Message {
             entries,
             ..Message::default()
@@ -87,7 +87,7 @@ impl Behaviour {
 
     pub(super) fn wants_left(&mut self, peer: PeerId) {
         if let Some(known) = self.peers.get_mut(&peer) {
-            known.wants = InFlight::No;
+            known.in_flight = None;
         }
         self.send_wants(peer);
     }
@@ -130,5 +130,16 @@ impl Behaviour {
             peer_id,
             connection: CloseConnection::All,
         });
+    }
+}
+
+impl Peer {
+    /// Another connection is used from now on. Wants are asked anew, as far as they still are; cancels are not, and may not
+    /// have arrived.
+    fn keep_cancels(&mut self) {
+        let mut entries = self.in_flight.take().unwrap_or_default();
+        entries.append(&mut self.outbox);
+        entries.retain(|entry| entry.kind == EntryKind::Cancel);
+        self.outbox = entries;
     }
 }

@@ -2,7 +2,7 @@
 
 mod links;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -76,17 +76,11 @@ struct Peer {
     connections: Vec<ConnectionId>,
     /// Wants and cancels to send once the frame before has left.
     outbox: Vec<Entry>,
-    wants: InFlight,
+    /// The frame before.
+    in_flight: Option<Vec<Entry>>,
     keep: Option<Keep>,
     /// Its wants that were over the limit.
     dropped_wants: u64,
-}
-
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum InFlight {
-    #[default]
-    No,
-    Yes,
 }
 
 impl Behaviour {
@@ -121,6 +115,12 @@ impl Behaviour {
             let _ = found.send(peers.clone());
         }
         self.client_event(ClientEvent::Found { cid, peers });
+    }
+
+    /// Whom those who want `cid` ask already.
+    #[must_use]
+    pub fn providers_of(&self, cid: &Cid) -> BTreeSet<PeerId> {
+        self.client.providers_of(cid)
     }
 
     /// What has passed since the start.

@@ -26,9 +26,13 @@ impl Client {
         let mut wanted = Vec::new();
         let came = bytes_of(&blocks);
         for (cid, data) in blocks {
-            let asked = self.peer(now, id).on_block(now, &cid, data.len() as u64);
-            match (self.accept(&cid, &id, data.len() as u64), asked) {
-                (Acceptance::Wanted, _) => wanted.push((cid, data)),
+            let size = data.len() as u64;
+            let asked = self.peer(now, id).on_block(now, &cid, size);
+            match (self.accept(&cid, &id, size), asked) {
+                (Acceptance::Wanted, _) => {
+                    self.peer(now, id).on_answer(now);
+                    wanted.push((cid, data));
+                }
                 (Acceptance::Unwanted, Asked::Yes) => out.push(Action::Duplicate),
                 (Acceptance::Unwanted, Asked::Never) => {
                     self.penalise(now, id, Offence::UnwantedBlock { cid }, out);
@@ -42,12 +46,17 @@ impl Client {
         }
     }
 
+    /// Takes in what a peer says of blocks. Of what it was not asked it may say what it likes.
     pub(super) fn on_presences(&mut self, now: Instant, id: PeerId, presences: &[(Cid, Held)]) {
-        self.peer(now, id).on_progress(now);
         for (cid, held) in presences {
             match held {
                 Held::Yes => self.on_have(now, id, cid),
-                Held::No => self.on_refusal(now, id, cid),
+                Held::No => {
+                    if self.peer(now, id).is_asked(cid) {
+                        self.peer(now, id).on_answer(now);
+                    }
+                    self.on_refusal(now, id, cid);
+                }
             }
         }
     }
@@ -103,16 +112,11 @@ impl Client {
             return;
         };
         want.refused.remove(&id);
-        for session in &want.sessions {
-            if let Some(fetch) = self.sessions.get_mut(session)
-                && fetch.providers.len() < self.config.providers
-            {
-                fetch.providers.insert(id);
-            }
-        }
+        self.add_holder(now, id, cid);
     }
 
-    fn on_refusal(&mut self, now: Instant, id: PeerId, cid: &Cid) {
+    /// A peer does not give a block, for now.
+    pub(super) fn on_refusal(&mut self, now: Instant, id: PeerId, cid: &Cid) {
         self.peer(now, id).forget(cid);
         let Some(want) = self.wants.get_mut(cid) else {
             return;

@@ -13,7 +13,8 @@ use crate::content::bitswap::message::{Entry, EntryKind};
 /// Peers that are asked at once whether they have a block.
 const MAX_PROBES: usize = 32;
 
-type Letters = BTreeMap<PeerId, Vec<Entry>>;
+/// What is to be told whom.
+pub(super) type Letters = BTreeMap<PeerId, Vec<Entry>>;
 
 /// Which wants are looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +60,10 @@ impl Client {
         }
         left.append(&mut self.waiting);
         self.waiting = left;
-        out.extend(
-            letters
-                .into_iter()
-                .map(|(peer, entries)| Action::Tell { peer, entries }),
-        );
+        if scan == Scan::Everything && self.waiting.is_empty() {
+            self.hedge(now, &mut letters);
+        }
+        send(letters, out);
     }
 
     fn has_room(&self, now: Instant) -> bool {
@@ -72,7 +72,7 @@ impl Client {
         providers.any(|id| self.peers.get(id).is_some_and(is_ready))
     }
 
-    /// The provider with the most room that has not said no lately.
+    /// The provider with the most room that has not said no lately, those that failed last after the others.
     fn choose(&self, now: Instant, want: &Want) -> Choice {
         let mut best = None;
         let mut choice = Choice::Nobody;
@@ -82,16 +82,13 @@ impl Client {
             .filter_map(|id| self.sessions.get(id))
             .flat_map(|fetch| &fetch.providers)
         {
-            let refused = want
-                .refused
-                .get(id)
-                .is_some_and(|at| now < *at + self.config.refusal);
+            let refused = self.has_refused(now, want, id);
             let Some(peer) = self.peers.get(id).filter(|_| !refused) else {
                 continue;
             };
             match peer.readiness(now) {
-                Readiness::Ready(load) => {
-                    let rank = (load, mix(id, self.salt));
+                Readiness::Ready(rank) => {
+                    let rank = (rank, mix(id, self.salt));
                     if best.is_none_or(|(least, _)| rank < least) {
                         best = Some((rank, *id));
                     }
@@ -103,7 +100,13 @@ impl Client {
         best.map_or(choice, |(_, id)| Choice::Ask(id))
     }
 
-    fn ask(&mut self, now: Instant, cid: &Cid, id: PeerId, letters: &mut Letters) {
+    /// Whether a peer has said lately that it does not have a block.
+    pub(super) fn has_refused(&self, now: Instant, want: &Want, id: &PeerId) -> bool {
+        let at = want.refused.get(id);
+        at.is_some_and(|at| now < *at + self.config.refusal)
+    }
+
+    pub(super) fn ask(&mut self, now: Instant, cid: &Cid, id: PeerId, letters: &mut Letters) {
         let (Some(want), Some(peer)) = (self.wants.get_mut(cid), self.peers.get_mut(&id)) else {
             return;
         };
@@ -145,12 +148,12 @@ impl Client {
             return;
         };
         let mut due = false;
-        for id in &want.sessions {
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let is_due = session.widened.is_none_or(|at| now >= at + LOOK);
-            if is_due && session.providers.len() < self.config.providers {
+        for id in want.sessions.clone() {
+            let session = self.sessions.get(&id);
+            let is_due = session.is_some_and(|session| {
+                session.widened.is_none_or(|at| now >= at + LOOK) && self.has_place(now, session, cid)
+            });
+            if is_due && let Some(session) = self.sessions.get_mut(&id) {
                 session.widened = Some(now);
                 due = true;
             }
@@ -161,20 +164,21 @@ impl Client {
     }
 
     /// Asks connected peers that are no providers whether they have a block.
-    fn probe(&mut self, now: Instant, cid: &Cid, letters: &mut Letters) {
+    pub(super) fn probe(&mut self, now: Instant, cid: &Cid, letters: &mut Letters) {
         let Some(want) = self.wants.get_mut(cid) else {
             return;
         };
-        let mut told = want.told.clone();
+        let mut known = want.probed.clone();
         let sessions = want.sessions.iter().filter_map(|id| self.sessions.get(id));
-        told.extend(sessions.flat_map(|session| &session.providers));
+        known.extend(sessions.flat_map(|session| &session.providers));
         let strangers = self
             .peers
             .iter_mut()
-            .filter(|(id, peer)| !told.contains(id) && peer.takes_probe(now));
+            .filter(|(id, peer)| !known.contains(id) && peer.takes_probe(now));
         for (id, peer) in strangers.take(MAX_PROBES) {
             peer.probe(*cid);
             want.told.insert(*id);
+            want.probed.insert(*id);
             letters
                 .entry(*id)
                 .or_default()
@@ -183,7 +187,7 @@ impl Client {
     }
 
     /// Has providers looked for, once an interval for each fetch; those who were asked before are asked again then.
-    fn search(&mut self, now: Instant, cid: &Cid, out: &mut Vec<Action>) {
+    pub(super) fn search(&mut self, now: Instant, cid: &Cid, out: &mut Vec<Action>) {
         let Some(want) = self.wants.get_mut(cid) else {
             return;
         };
@@ -198,14 +202,22 @@ impl Client {
             }
         }
         if due {
-            want.told.clear();
+            want.probed.clear();
             out.push(Action::Find(*cid));
         }
     }
 }
 
+pub(super) fn send(letters: Letters, out: &mut Vec<Action>) {
+    out.extend(
+        letters
+            .into_iter()
+            .map(|(peer, entries)| Action::Tell { peer, entries }),
+    );
+}
+
 /// An order of peers that differs from node to node (FNV-1a).
-fn mix(id: &PeerId, salt: u64) -> u64 {
+pub(super) fn mix(id: &PeerId, salt: u64) -> u64 {
     id.to_bytes()
         .iter()
         .fold(salt ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {

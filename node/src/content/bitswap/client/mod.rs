@@ -1,12 +1,15 @@
 //! Whom to ask for what. Pure: events and the time go in, actions come out.
 //!
 //! A want is waiting, asked of one peer, or being stored. It goes to the provider whose window has the most room; a
-//! provider that says no, stalls or vanishes gives it back. When no provider can be asked, connected peers are asked
-//! whether they have it and the owner of the swarm is asked to look for more.
+//! provider that says no, stalls or vanishes gives it back; what one keeps for long is asked of another with nothing to
+//! do. When no provider can be asked, connected peers are asked whether they have it and the owner of the swarm is asked
+//! to look for more.
 
 mod arrive;
 mod assign;
+mod late;
 mod peer;
+mod providers;
 mod window;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,6 +24,7 @@ use super::message::{Entry, Held};
 use super::{Arrival, Config, Offence, SessionId, Wanted};
 use crate::content::store::StoreError;
 use assign::Scan;
+pub(super) use peer::PROGRESS;
 use peer::{Link, Peer};
 
 /// How often wants that nobody can be asked for are looked at again.
@@ -139,8 +143,10 @@ struct Want {
     stage: Stage,
     /// Who said that it does not have it, and when.
     refused: BTreeMap<PeerId, Instant>,
-    /// Who holds an entry of ours for it and must be told when it is over.
+    /// Who may hold an entry of ours for it and must be told when it is over: it would send the block whenever it has it.
     told: BTreeSet<PeerId>,
+    /// Who was asked whether it has it, since the last search.
+    probed: BTreeSet<PeerId>,
     /// When to look for others again.
     look_at: Option<Instant>,
 }
@@ -193,15 +199,16 @@ impl Client {
             Event::Want { session, wanted } => self.on_want(session, &wanted),
             Event::Providers { session, peers } => self.add_providers(now, session, &peers, out),
             Event::Found { cid, peers } => self.on_found(now, &cid, &peers, out),
-            Event::Close { session } => self.on_close(session, out),
+            Event::Close { session } => self.on_close(now, session, out),
             Event::Connected(peer) => self.on_connected(now, peer),
             Event::Disconnected(peer) => self.on_disconnected(now, &peer),
             Event::DialFailed(peer) => self.on_dial_failed(now, &peer),
             Event::Mute(peer) => {
                 self.peer(now, peer).link = Link::Mute;
                 self.release(&peer);
+                self.forget_told(&peer);
             }
-            Event::Reset(peer) => _ = self.release(&peer),
+            Event::Reset(peer) => self.on_reset(now, &peer),
             Event::Lost(peer) => {
                 self.release(&peer);
                 let config = self.config;
@@ -209,14 +216,17 @@ impl Client {
             }
             Event::Presences { peer, presences } => self.on_presences(now, peer, &presences),
             Event::Blocks { peer, blocks } => self.on_blocks(now, peer, blocks, out),
-            Event::Progress(peer) => self.peer(now, peer).on_progress(now),
+            Event::Progress(peer) => self.peer(now, peer).on_bytes(now),
             Event::Stored(results) => {
                 results
                     .iter()
                     .for_each(|(cid, result)| self.on_stored(*cid, result, out));
             }
             Event::Misconduct { peer, offence } => self.penalise(now, peer, offence, out),
-            Event::Tick => self.release_stalled(now, out),
+            Event::Tick => {
+                self.release_late(now, out);
+                self.forget_strangers(now);
+            }
         }
     }
 
@@ -262,7 +272,7 @@ impl Client {
         }
     }
 
-    fn on_close(&mut self, session: SessionId, out: &mut Vec<Action>) {
+    fn on_close(&mut self, now: Instant, session: SessionId, out: &mut Vec<Action>) {
         let Some(fetch) = self.sessions.remove(&session) else {
             return;
         };
@@ -275,7 +285,7 @@ impl Client {
                 self.end_want(&cid, out);
             }
         }
-        self.forget_strangers();
+        self.forget_strangers(now);
     }
 
     /// Removes a want and tells everybody who holds an entry for it.
@@ -296,30 +306,6 @@ impl Client {
         Some(want)
     }
 
-    fn on_found(&mut self, now: Instant, cid: &Cid, peers: &[PeerId], out: &mut Vec<Action>) {
-        let Some(want) = self.wants.get(cid) else { return };
-        for session in want.sessions.clone() {
-            self.add_providers(now, session, peers, out);
-        }
-    }
-
-    fn add_providers(&mut self, now: Instant, session: SessionId, peers: &[PeerId], out: &mut Vec<Action>) {
-        let Some(fetch) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        for id in peers {
-            if fetch.providers.len() >= self.config.providers {
-                break;
-            }
-            let peer = self.peers.entry(*id).or_insert_with(|| Peer::new(now));
-            if peer.is_banned(now) {
-                continue;
-            }
-            fetch.providers.insert(*id);
-            dial(now, *id, peer, out);
-        }
-    }
-
     fn on_connected(&mut self, now: Instant, id: PeerId) {
         self.peer(now, id).link = Link::Connected;
         for cid in &self.waiting {
@@ -329,10 +315,20 @@ impl Client {
         }
     }
 
-    fn on_disconnected(&mut self, now: Instant, id: &PeerId) {
+    /// Wants are sent again. Entries that the other side has from before stay there, and so does the time in which the peer
+    /// has brought nothing.
+    fn on_reset(&mut self, now: Instant, id: &PeerId) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.pause(now);
+        }
         self.release(id);
+    }
+
+    fn on_disconnected(&mut self, now: Instant, id: &PeerId) {
+        self.on_reset(now, id);
+        self.forget_told(id);
         self.peer(now, *id).link = Link::Away;
-        self.forget_strangers();
+        self.forget_strangers(now);
     }
 
     fn on_dial_failed(&mut self, now: Instant, id: &PeerId) {
@@ -345,45 +341,10 @@ impl Client {
         }
     }
 
-    fn release_stalled(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let config = self.config;
-        let is_stalled = |peer: &Peer| peer.stalls_at(&config).is_some_and(|at| at <= now);
-        let stalled: Vec<PeerId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| is_stalled(peer))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in stalled {
-            let entries = self.release(&id).into_iter().map(Entry::cancel).collect();
-            self.peer(now, id).rest(now, &config);
-            out.push(Action::Stalled(id));
-            out.push(Action::Tell { peer: id, entries });
-        }
-    }
-
-    /// Takes back everything that was asked of a peer, to be asked of others first thing. Returns what it was.
-    fn release(&mut self, id: &PeerId) -> Vec<Cid> {
-        let Some(peer) = self.peers.get_mut(id) else {
-            return Vec::new();
-        };
-        let (asked, probed) = peer.release();
-        for cid in asked.iter().rev() {
-            if let Some(want) = self.wants.get_mut(cid)
-                && want.stage == Stage::Asked(*id)
-            {
-                want.stage = Stage::Waiting;
-                self.waiting.push_front(*cid);
-            }
-        }
-        // Wants it refused are among those it was told, so all of them are looked at.
-        self.wants.values_mut().for_each(|want| _ = want.told.remove(id));
-        asked.into_iter().chain(probed).collect()
-    }
-
     fn penalise(&mut self, now: Instant, id: PeerId, offence: Offence, out: &mut Vec<Action>) {
         let config = self.config;
         self.release(&id);
+        self.forget_told(&id);
         self.peer(now, id).ban(now, &config);
         self.sessions
             .values_mut()
@@ -395,12 +356,12 @@ impl Client {
         self.peers.entry(id).or_insert_with(|| Peer::new(now))
     }
 
-    /// Peers that are away and that no fetch names need not be remembered, bans aside.
-    fn forget_strangers(&mut self) {
+    /// Peers that are away and that no fetch names need not be remembered, bans aside while they last.
+    fn forget_strangers(&mut self, now: Instant) {
         let sessions = &self.sessions;
         let named = |id: &PeerId| sessions.values().any(|session| session.providers.contains(id));
         self.peers
-            .retain(|id, peer| peer.link != Link::Away || peer.has_ban() || named(id));
+            .retain(|id, peer| peer.link != Link::Away || peer.is_banned(now) || named(id));
     }
 }
 
@@ -412,6 +373,7 @@ impl Default for Want {
             stage: Stage::Waiting,
             refused: BTreeMap::new(),
             told: BTreeSet::new(),
+            probed: BTreeSet::new(),
             look_at: None,
         }
     }

@@ -7,9 +7,12 @@ use cid::Cid;
 
 use super::window::Window;
 use crate::content::bitswap::{Config, MAX_WANTS};
+use crate::content::block::MAX_BLOCK;
 
 /// Blocks that were asked of a peer and may still arrive after the want is gone.
 const MEMORY: usize = 4096;
+/// Bytes of a message under way that count as a sign of life.
+pub(in crate::content::bitswap) const PROGRESS: u64 = 64 << 10;
 /// Bytes asked for in one letter. Helia sends nothing at all when more than its largest message, 4 MiB, is asked of it
 /// at once.
 const LETTER: u64 = 2 << 20;
@@ -32,11 +35,19 @@ pub(super) enum Link {
 /// Whether a peer can be asked now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readiness {
-    /// It can; how full its window is, in thousandths.
-    Ready(u64),
+    Ready(Rank),
     /// Soon: its window is full, or it is being dialled.
     Busy,
     No,
+}
+
+/// The place of one that can be asked: the least is asked first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// Times in a row that it stalled or could not be reached.
+    failures: u32,
+    /// How full its window is, in thousandths.
+    load: u64,
 }
 
 /// One peer.
@@ -52,7 +63,12 @@ pub(super) struct Peer {
     /// Blocks of which only the presence was asked.
     probed: BTreeSet<Cid>,
     window: Window,
+    /// The last answer to what it was asked, or bytes that may become one.
     progress: Instant,
+    /// How long it had answered nothing when what it was asked was taken back without its fault.
+    spent: Duration,
+    /// Bytes since the last answer. More than was asked for are none.
+    unanswered: u64,
     failures: u32,
     rests_until: Option<Instant>,
     banned_until: Option<Instant>,
@@ -65,6 +81,20 @@ pub(super) struct Request {
     since: Instant,
     /// Bytes it is expected to have.
     size: u64,
+    /// Bytes asked for up to it, which come before it.
+    ahead: u64,
+}
+
+/// How much is lost with a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    /// It stalled, cannot be reached, does not speak bitswap or broke the protocol.
+    Lost,
+    /// Not connected yet.
+    Away,
+    /// It does not have what is wanted.
+    Refused,
+    Connected,
 }
 
 impl Peer {
@@ -77,6 +107,8 @@ impl Peer {
             probed: BTreeSet::new(),
             window: Window::new(now),
             progress: now,
+            spent: Duration::ZERO,
+            unanswered: 0,
             failures: 0,
             rests_until: None,
             banned_until: None,
@@ -92,7 +124,33 @@ impl Peer {
             Link::Dialing(since) if now < since + DIAL_PATIENCE => Readiness::Busy,
             Link::Away | Link::Mute | Link::Dialing(_) => Readiness::No,
             Link::Connected if self.is_full() => Readiness::Busy,
-            Link::Connected => Readiness::Ready(self.asked_bytes * 1000 / self.window.bytes()),
+            Link::Connected => Readiness::Ready(Rank {
+                failures: self.failures,
+                load: self.asked_bytes * 1000 / self.window.bytes(),
+            }),
+        }
+    }
+
+    /// Its place among those that can be asked, if it can be now.
+    pub(super) fn rank(&self, now: Instant) -> Option<Rank> {
+        match self.readiness(now) {
+            Readiness::Ready(rank) => Some(rank),
+            Readiness::Busy | Readiness::No => None,
+        }
+    }
+
+    /// Whether it can be asked and has nothing to do.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.asked.is_empty() && self.rank(now).is_some()
+    }
+
+    pub(super) fn standing(&self, now: Instant) -> Standing {
+        match self.link {
+            Link::Mute => Standing::Lost,
+            _ if self.is_out(now) => Standing::Lost,
+            Link::Away if self.failures > 0 => Standing::Lost,
+            Link::Away | Link::Dialing(_) => Standing::Away,
+            Link::Connected => Standing::Connected,
         }
     }
 
@@ -134,8 +192,10 @@ impl Peer {
         }
         self.forget(&cid);
         let size = self.window.expect(size);
-        self.asked.insert(cid, Request { since: now, size });
         self.asked_bytes += size;
+        let ahead = self.asked_bytes;
+        let since = now;
+        self.asked.insert(cid, Request { since, size, ahead });
         self.letter_bytes += size;
         self.seen.insert(cid);
     }
@@ -147,32 +207,74 @@ impl Peer {
 
     /// Takes note of a block; says whether it had been asked for at some time.
     pub(super) fn on_block(&mut self, now: Instant, cid: &Cid, size: u64) -> Asked {
-        self.on_progress(now);
-        self.failures = 0;
         match self.forget(cid) {
             Some(request) => {
                 let delay = now.saturating_duration_since(request.since);
                 self.window.on_block(now, size, delay);
+                self.on_answer(now);
                 Asked::Yes
             }
-            None if self.seen.contains(cid) => Asked::Yes,
-            None => Asked::Never,
+            None => self.seen.recall(cid),
         }
     }
 
-    pub(super) fn on_progress(&mut self, now: Instant) {
+    pub(super) fn is_asked(&self, cid: &Cid) -> bool {
+        self.asked.contains_key(cid)
+    }
+
+    /// It answered what it was asked.
+    pub(super) fn on_answer(&mut self, now: Instant) {
         self.progress = now;
+        self.spent = Duration::ZERO;
+        self.unanswered = 0;
+        self.failures = 0;
+    }
+
+    /// [`PROGRESS`] bytes of a message have come. They may be of the answer, as long as they are not more than that has.
+    pub(super) fn on_bytes(&mut self, now: Instant) {
+        self.unanswered += PROGRESS;
+        if self.unanswered <= self.asked_bytes.max(MAX_BLOCK as u64) {
+            self.progress = now;
+            self.spent = Duration::ZERO;
+        }
+    }
+
+    /// What it was asked is about to be taken back without its fault: when it is asked again it has the rest of its time.
+    pub(super) fn pause(&mut self, now: Instant) {
+        if !self.asked.is_empty() {
+            self.spent += now.saturating_duration_since(self.progress);
+            self.progress = now;
+        }
     }
 
     /// When the peer counts as stalled, if it was asked for anything.
     pub(super) fn stalls_at(&self, config: &Config) -> Option<Instant> {
-        (!self.asked.is_empty()).then(|| self.progress + config.stall)
+        (!self.asked.is_empty()).then(|| self.progress + config.stall.saturating_sub(self.spent))
+    }
+
+    /// What it was asked so long ago that it would have come at the slowest rate that counts as one.
+    pub(super) fn overdue(&self, now: Instant, config: &Config) -> Vec<Cid> {
+        let patience = |request: &Request| config.stall * (2 + (request.ahead / PROGRESS) as u32);
+        self.asked
+            .iter()
+            .filter(|(_, request)| now >= request.since + patience(request))
+            .map(|(cid, _)| *cid)
+            .collect()
+    }
+
+    /// What it was asked at least `age` ago, and when.
+    pub(super) fn asked_before(&self, now: Instant, age: Duration) -> impl Iterator<Item = (Instant, Cid)> {
+        self.asked
+            .iter()
+            .filter(move |(_, request)| now >= request.since + age)
+            .map(|(cid, request)| (request.since, *cid))
     }
 
     /// Leaves the peer alone for a while, longer each time in a row.
     pub(super) fn rest(&mut self, now: Instant, config: &Config) {
         let doubled = config.rest * 2_u32.pow(self.failures.min(MAX_DOUBLINGS));
         self.failures += 1;
+        self.spent = Duration::ZERO;
         self.rests_until = Some(now + doubled);
         self.window.shrink();
     }
@@ -183,11 +285,6 @@ impl Peer {
 
     pub(super) fn is_banned(&self, now: Instant) -> bool {
         self.banned_until.is_some_and(|until| now < until)
-    }
-
-    /// Whether it was ever banned; bans are remembered past their end, which is simpler and costs little.
-    pub(super) fn has_ban(&self) -> bool {
-        self.banned_until.is_some()
     }
 
     /// Everything that was asked of it, which it is no longer expected to answer.
@@ -223,11 +320,12 @@ pub(super) enum Asked {
     Never,
 }
 
-/// The last blocks that were asked for.
+/// The last blocks that were asked for, and how many before them were forgotten: so many strange blocks are no offence.
 #[derive(Debug, Default)]
 struct Seen {
     order: VecDeque<Cid>,
     set: BTreeSet<Cid>,
+    forgotten: usize,
 }
 
 impl Seen {
@@ -239,10 +337,18 @@ impl Seen {
             && let Some(oldest) = self.order.pop_front()
         {
             self.set.remove(&oldest);
+            self.forgotten = (self.forgotten + 1).min(MEMORY);
         }
     }
 
-    fn contains(&self, cid: &Cid) -> bool {
-        self.set.contains(cid)
+    fn recall(&mut self, cid: &Cid) -> Asked {
+        if self.set.contains(cid) {
+            return Asked::Yes;
+        }
+        if self.forgotten == 0 {
+            return Asked::Never;
+        }
+        self.forgotten -= 1;
+        Asked::Yes
     }
 }

@@ -1,3 +1,6 @@
+mod bad_peers;
+mod told;
+
 use super::*;
 use crate::content::bitswap::message::EntryKind;
 use crate::content::block::{RAW, cid_of};
