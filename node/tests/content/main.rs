@@ -4,5 +4,6 @@
 
 mod bad_peers;
 mod exchange;
+mod many_peers;
 mod support;
 mod wicked;

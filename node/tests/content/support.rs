@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use cid::Cid;
-use futures::StreamExt;
-use hanzod::content::bitswap::{self, Behaviour, Counters, Event};
+use futures::{AsyncWriteExt, StreamExt};
+use hanzod::content::bitswap::{self, Behaviour, Counters, Event, PROTOCOL};
 use hanzod::content::unixfs::Layout;
 use hanzod::content::{Config, Content, FetchRequest, Pin, open};
 use libp2p::identity::Keypair;
 use libp2p::swarm::SwarmEvent;
-use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder, noise, tcp, yamux};
+use libp2p::{Multiaddr, PeerId, Stream, Swarm, SwarmBuilder, noise, tcp, yamux};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -106,6 +106,64 @@ impl Node {
             .await
             .unwrap_or_else(|_| panic!("the swarm has ended"));
     }
+}
+
+/// A peer without bitswap of its own, whose streams a test writes as it likes.
+pub(crate) struct Stranger {
+    pub(crate) peer: PeerId,
+    control: libp2p_stream::Control,
+}
+
+impl Stranger {
+    /// Connects to a node. Streams that the node opens are accepted, and nothing is read from them.
+    pub(crate) fn connect(node: &Node) -> Self {
+        let mut swarm = swarm(libp2p_stream::Behaviour::new());
+        let mut control = swarm.behaviour().new_control();
+        let peer = *swarm.local_peer_id();
+        let mut incoming = control.accept(PROTOCOL).unwrap();
+        swarm.dial(node.address.clone()).unwrap();
+        tokio::spawn(async move { while swarm.next().await.is_some() {} });
+        tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Some((_, stream)) = incoming.next().await {
+                held.push(stream);
+            }
+        });
+        Self { peer, control }
+    }
+
+    /// A stream to the node, once there is a connection.
+    pub(crate) async fn open(&self, node: PeerId) -> Stream {
+        let mut control = self.control.clone();
+        loop {
+            match control.open_stream(node, PROTOCOL).await {
+                Ok(stream) => return stream,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    /// Writes on a stream of its own for as long as the node takes it, and leaves it open.
+    pub(crate) async fn begin(&self, node: PeerId, bytes: Vec<u8>) {
+        let mut stream = self.open(node).await;
+        tokio::spawn(async move {
+            // The node may close it.
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.flush().await;
+            tokio::time::sleep(Duration::from_secs(120)).await;
+        });
+    }
+}
+
+pub(crate) async fn until(node: &Node, done: impl Fn(&Counters) -> bool) {
+    let counted = async {
+        while !done(&node.counters().await) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), counted)
+        .await
+        .expect("it is noticed and counted");
 }
 
 pub(crate) fn swarm<B: libp2p::swarm::NetworkBehaviour>(behaviour: B) -> Swarm<B> {

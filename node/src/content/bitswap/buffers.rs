@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::MAX_REPLY;
+use super::line::LARGE;
 
 /// Smaller messages do not borrow: a few of their bytes would hold a large buffer.
-pub(super) const WORTH_BORROWING: usize = 1 << 20;
+pub(super) const WORTH_BORROWING: usize = LARGE;
 /// The largest buffer that is kept.
 const LARGEST: usize = MAX_REPLY + (1 << 20) / 2;
 /// Bytes kept for later.

@@ -17,6 +17,10 @@ pub struct Config {
     pub ban: Duration,
     /// How long one message may take to arrive, or to be written, once begun.
     pub message: Duration,
+    /// How long a peer may read nothing of a message that is being written to it.
+    pub quiet: Duration,
+    /// Bytes of replies to all peers that may be under way.
+    pub replies: usize,
     /// Providers that one fetch uses.
     pub providers: usize,
 }
@@ -30,6 +34,9 @@ impl Default for Config {
             search: Duration::from_secs(10),
             ban: Duration::from_secs(600),
             message: Duration::from_secs(120),
+            // Others open their windows in steps of 128 KiB.
+            quiet: Duration::from_secs(15),
+            replies: 256 << 20,
             providers: 64,
         }
     }

@@ -68,4 +68,10 @@ pub struct Counters {
     pub slow: u64,
     /// Wants of peers that were over their limit and dropped.
     pub dropped_wants: u64,
+    /// Large messages from peers that were asked for nothing; their streams were closed.
+    pub uncalled: u64,
+    /// Replies that could not be written, since nobody read them, or made room for others.
+    pub unread: u64,
+    /// Bytes of messages, now, that have begun and not ended.
+    pub receiving: u64,
 }

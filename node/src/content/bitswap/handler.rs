@@ -22,6 +22,7 @@ use libp2p::swarm::{
 use super::PROTOCOL;
 use super::buffers::Buffers;
 use super::client::PROGRESS;
+use super::line::Line;
 use super::message::{Message, MessageError};
 use super::stream::{ReadFault, read_message, write_frame};
 
@@ -44,6 +45,8 @@ pub(super) enum Command {
     Send { frame: Bytes, kind: FrameKind },
     /// Keep the connection, or let it go when it idles.
     Keep(Keep),
+    /// Drop the replies that are being sent and wait to be, without a report.
+    DropReplies,
 }
 
 /// What a frame carries; the behaviour has one of the first and few of the second under way.
@@ -71,6 +74,8 @@ pub(super) enum Report {
     Misconduct(MessageError),
     /// A message did not arrive in time; its stream is closed.
     Slow(Duration),
+    /// A large message was not asked for; its stream is closed.
+    Uncalled(usize),
 }
 
 type Reading = BoxFuture<'static, Result<(Stream, Message), ReadFault>>;
@@ -90,6 +95,15 @@ enum Outbound {
     Writing(Writing),
 }
 
+/// How long messages may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    /// One message, once begun.
+    pub(super) message: Duration,
+    /// Between two parts of one that is written.
+    pub(super) quiet: Duration,
+}
+
 /// A frame and how often it has been tried.
 struct Outgoing {
     frame: Bytes,
@@ -99,7 +113,8 @@ struct Outgoing {
 
 /// The handler of one connection.
 pub struct Handler {
-    deadline: Duration,
+    line: Arc<Line>,
+    times: Times,
     keep: Keep,
     inbound: FuturesUnordered<Reading>,
     received: Arc<AtomicU64>,
@@ -121,9 +136,10 @@ impl std::fmt::Debug for Handler {
 }
 
 impl Handler {
-    pub(super) fn new(deadline: Duration, buffers: Buffers) -> Self {
+    pub(super) fn new(line: Arc<Line>, times: Times, buffers: Buffers) -> Self {
         Self {
-            deadline,
+            line,
+            times,
             buffers,
             keep: Keep::Nothing,
             inbound: FuturesUnordered::new(),
@@ -136,10 +152,11 @@ impl Handler {
     }
 
     fn read_from(&mut self, mut stream: Stream) {
-        let (received, buffers, deadline) = (Arc::clone(&self.received), self.buffers.clone(), self.deadline);
+        let (received, buffers) = (Arc::clone(&self.received), self.buffers.clone());
+        let (line, deadline) = (Arc::clone(&self.line), self.times.message);
         self.inbound.push(
             async move {
-                let message = read_message(&mut stream, &received, &buffers, deadline).await?;
+                let message = read_message(&mut stream, &line, &received, &buffers, deadline).await?;
                 Ok((stream, message))
             }
             .boxed(),
@@ -157,6 +174,7 @@ impl Handler {
                 }
                 Err(ReadFault::Message(error)) => return Some(Report::Misconduct(error)),
                 Err(ReadFault::Slow(after)) => return Some(Report::Slow(after)),
+                Err(ReadFault::Uncalled(length)) => return Some(Report::Uncalled(length)),
                 Err(fault @ ReadFault::Closed(_)) => {
                     tracing::trace!(%fault, "bitswap stream ended");
                 }
@@ -186,7 +204,9 @@ impl Handler {
                 }
                 Outbound::Idle(stream) => match self.queue.front() {
                     Some(next) => {
-                        self.outbound = Outbound::Writing(write(stream, next.frame.clone(), self.deadline))
+                        let line = Arc::clone(&self.line);
+                        let writing = write(stream, line, next.frame.clone(), self.times);
+                        self.outbound = Outbound::Writing(writing);
                     }
                     None => {
                         self.outbound = Outbound::Idle(stream);
@@ -214,8 +234,21 @@ impl Handler {
                 self.outbound = Outbound::Idle(stream);
                 self.queue.pop_front().map(|sent| Report::Sent(sent.kind))
             }
+            // It does not read: another stream would not help.
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                self.outbound = Outbound::Closed;
+                self.queue.pop_front().map(|lost| Report::Lost(lost.kind))
+            }
             Err(_) => self.on_failure(),
         }
+    }
+
+    fn drop_replies(&mut self) {
+        let first = self.queue.front().map(|first| first.kind);
+        if first == Some(FrameKind::Reply) && matches!(self.outbound, Outbound::Writing(_)) {
+            self.outbound = Outbound::Closed;
+        }
+        self.queue.retain(|frame| frame.kind != FrameKind::Reply);
     }
 
     /// Tries the first frame again on a new stream, or gives it up.
@@ -279,6 +312,7 @@ impl ConnectionHandler for Handler {
                 tries: 0,
             }),
             Command::Keep(keep) => self.keep = keep,
+            Command::DropReplies => self.drop_replies(),
         }
     }
 
@@ -319,9 +353,9 @@ fn open_protocol() -> SubstreamProtocol<ReadyUpgrade<StreamProtocol>> {
     SubstreamProtocol::new(ReadyUpgrade::new(PROTOCOL), ())
 }
 
-fn write(mut stream: Stream, frame: Bytes, deadline: Duration) -> Writing {
+fn write(mut stream: Stream, line: Arc<Line>, frame: Bytes, times: Times) -> Writing {
     async move {
-        write_frame(&mut stream, &frame, deadline).await?;
+        write_frame(&mut stream, &line, &frame, times.quiet, times.message).await?;
         Ok(stream)
     }
     .boxed()

@@ -1,26 +1,31 @@
 //! What other peers want from us and whose turn it is. Pure: reading blocks is the caller's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 use cid::Cid;
 use libp2p::PeerId;
 
-use super::MAX_WANTS;
 use super::message::{Absent, Entry, EntryKind, Scope};
+use super::{MAX_REPLY, MAX_WANTS};
 
 /// Replies to one peer that may be under way: one being written, one being read from disk.
-const MAX_UNDER_WAY: u32 = 2;
-/// Replies to all peers that may be under way, which bounds the memory they take to 256 MB.
-const MAX_ALL_UNDER_WAY: u32 = 128;
+const MAX_UNDER_WAY: usize = 2;
+/// When replies have filled their room, one of which nothing has been read for this long makes place.
+const QUIET: Duration = Duration::from_secs(3);
+/// How long a peer that did not read a reply gets no other.
+const REST: Duration = Duration::from_secs(10);
 /// Entries of one turn.
 const TURN: usize = 256;
 
 /// Everybody's accounts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ledger {
     accounts: BTreeMap<PeerId, Account>,
     /// Who may have a turn, next first; each at most once.
     turns: VecDeque<PeerId>,
+    /// Bytes of replies to all peers that may be under way. The last quarter is for peers that have none.
+    room: usize,
 }
 
 /// One peer's wants.
@@ -29,7 +34,15 @@ struct Account {
     wants: BTreeMap<Cid, Want>,
     /// Wants to answer, in order.
     queue: VecDeque<Cid>,
-    under_way: u32,
+    /// Replies being looked up.
+    reading: usize,
+    /// Bytes of the replies being written, in order.
+    writing: VecDeque<usize>,
+    /// Bytes that the peer has taken, and when the last of them.
+    taken: u64,
+    progress: Option<Instant>,
+    /// It did not read: it has no turn until then.
+    rests_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -73,6 +86,15 @@ pub(super) struct Answered {
 }
 
 impl Ledger {
+    /// Replies of `room` bytes may be under way.
+    pub(super) fn new(room: usize) -> Self {
+        Self {
+            accounts: BTreeMap::new(),
+            turns: VecDeque::new(),
+            room,
+        }
+    }
+
     /// Takes a peer's wants and cancels; says how many were over its limit and dropped.
     pub(super) fn on_entries(&mut self, peer: PeerId, scope: Scope, entries: &[Entry]) -> usize {
         if entries.is_empty() && scope == Scope::Changes {
@@ -107,15 +129,23 @@ impl Ledger {
         absent.iter().for_each(|cid| self.on_block(cid));
     }
 
-    /// The next peer's turn, in rotation. [`Ledger::on_answered`] and [`Ledger::on_sent`] end it.
-    pub(super) fn next_turn(&mut self) -> Option<Turn> {
-        if self.turns.is_empty() || self.replies_under_way() >= MAX_ALL_UNDER_WAY {
+    /// The next peer's turn, in rotation. [`Ledger::on_answered`] ends the reading; when it gives a reply,
+    /// [`Ledger::on_sent`] or [`Ledger::on_lost`] ends the writing.
+    pub(super) fn next_turn(&mut self, now: Instant) -> Option<Turn> {
+        let under_way = self.bytes_under_way();
+        if under_way >= self.room {
             return None;
         }
-        while let Some(peer) = self.turns.pop_front() {
+        let is_tight = under_way >= self.room / 4 * 3;
+        for _ in 0..self.turns.len() {
+            let peer = self.turns.pop_front()?;
             let Some(account) = self.accounts.get_mut(&peer) else {
                 continue;
             };
+            if account.rests(now) || (is_tight && account.under_way() > 0) {
+                self.turns.push_back(peer);
+                continue;
+            }
             let entries = account.begin_turn();
             if !entries.is_empty() {
                 self.give_turn(peer);
@@ -125,26 +155,82 @@ impl Ledger {
         None
     }
 
-    /// Takes note of what a reply holds.
-    pub(super) fn on_answered(&mut self, peer: PeerId, answered: &Answered) {
+    /// Takes note of what was looked up; the reply has `bytes`, if there is one.
+    pub(super) fn on_answered(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        answered: &Answered,
+        bytes: Option<usize>,
+    ) {
         if let Some(account) = self.accounts.get_mut(&peer) {
             account.on_answered(answered);
+            account.reading = account.reading.saturating_sub(1);
+            if account.writing.is_empty() {
+                account.progress = Some(now);
+            }
+            account.writing.extend(bytes);
             self.give_turn(peer);
         }
     }
 
-    /// A reply left, or was lost, or had nothing in it.
-    pub(super) fn on_sent(&mut self, peer: PeerId) {
+    /// A reply left.
+    pub(super) fn on_sent(&mut self, now: Instant, peer: PeerId) {
         if let Some(account) = self.accounts.get_mut(&peer) {
-            account.under_way = account.under_way.saturating_sub(1);
+            account.writing.pop_front();
+            account.progress = Some(now);
             self.give_turn(peer);
         }
+    }
+
+    /// A reply could not be sent: the peer does not read.
+    pub(super) fn on_lost(&mut self, now: Instant, peer: PeerId) {
+        if let Some(account) = self.accounts.get_mut(&peer) {
+            account.writing.pop_front();
+            account.rests_until = Some(now + REST);
+            self.give_turn(peer);
+        }
+    }
+
+    /// The peer has taken so many bytes in all.
+    pub(super) fn on_taken(&mut self, now: Instant, peer: &PeerId, bytes: u64) {
+        if let Some(account) = self.accounts.get_mut(peer)
+            && account.taken != bytes
+        {
+            account.taken = bytes;
+            account.progress = Some(now);
+        }
+    }
+
+    /// Where somebody waits for a first reply and there is no room: whose replies are to be dropped. They count no longer,
+    /// and [`Ledger::on_lost`] is not called for them.
+    pub(super) fn drop_quietest(&mut self, now: Instant) -> Option<PeerId> {
+        if self.bytes_under_way() < self.room {
+            return None;
+        }
+        let waits = |peer: &PeerId| {
+            let account = self.accounts.get(peer);
+            account.is_some_and(|account| account.under_way() == 0 && account.is_due() && !account.rests(now))
+        };
+        if !self.turns.iter().any(waits) {
+            return None;
+        }
+        let is_quiet = |account: &Account| account.progress.is_some_and(|at| now >= at + QUIET);
+        let (peer, account) = self
+            .accounts
+            .iter_mut()
+            .filter(|(_, account)| !account.writing.is_empty() && is_quiet(account))
+            .min_by_key(|(_, account)| account.progress)?;
+        account.writing.clear();
+        account.rests_until = Some(now + REST);
+        Some(*peer)
     }
 
     /// Replies under way were lost with their connection, and another is used now. The peer asks again.
     pub(super) fn on_moved(&mut self, peer: PeerId) {
         if let Some(account) = self.accounts.get_mut(&peer) {
-            account.under_way = 0;
+            account.writing.clear();
+            account.rests_until = None;
             self.give_turn(peer);
         }
     }
@@ -158,11 +244,12 @@ impl Ledger {
     pub(super) fn has_wants(&self, peer: &PeerId) -> bool {
         self.accounts
             .get(peer)
-            .is_some_and(|account| !account.wants.is_empty() || account.under_way > 0)
+            .is_some_and(|account| !account.wants.is_empty() || account.under_way() > 0)
     }
 
-    fn replies_under_way(&self) -> u32 {
-        self.accounts.values().map(|account| account.under_way).sum()
+    fn bytes_under_way(&self) -> usize {
+        let bytes = |account: &Account| account.reading * MAX_REPLY + account.writing.iter().sum::<usize>();
+        self.accounts.values().map(bytes).sum()
     }
 
     fn give_turn(&mut self, peer: PeerId) {
@@ -187,7 +274,15 @@ enum Queued {
 
 impl Account {
     fn is_due(&self) -> bool {
-        !self.queue.is_empty() && self.under_way < MAX_UNDER_WAY
+        !self.queue.is_empty() && self.under_way() < MAX_UNDER_WAY
+    }
+
+    fn under_way(&self) -> usize {
+        self.reading + self.writing.len()
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
     }
 
     fn take(&mut self, entry: &Entry) -> Taken {
@@ -265,7 +360,7 @@ impl Account {
             want.stage = Stage::Answering(Meanwhile::Nothing);
             entries.push(want.entry);
         }
-        self.under_way += u32::from(!entries.is_empty());
+        self.reading += usize::from(!entries.is_empty());
         entries
     }
 
@@ -312,6 +407,8 @@ mod tests {
     use super::*;
     use crate::content::block::{RAW, cid_of};
 
+    const ROOM: usize = 256 << 20;
+
     fn cid(number: u32) -> Cid {
         cid_of(RAW, &number.to_le_bytes())
     }
@@ -331,37 +428,39 @@ mod tests {
 
     #[test]
     fn peers_take_turns_and_have_two_replies_under_way() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let (a, b) = (PeerId::random(), PeerId::random());
         ledger.on_entries(a, Scope::Changes, &wants(0..1000));
         ledger.on_entries(b, Scope::Changes, &wants(0..10));
-        let order: Vec<PeerId> = std::iter::from_fn(|| ledger.next_turn())
+        let order: Vec<PeerId> = std::iter::from_fn(|| ledger.next_turn(now))
             .map(|turn| turn.peer)
             .collect();
         assert_eq!(order, [a, b, a]);
-        ledger.on_sent(a);
-        assert_eq!(ledger.next_turn().unwrap().peer, a);
+        ledger.on_answered(now, a, &Answered::default(), Some(1000));
+        assert_eq!(ledger.next_turn(now), None);
+        ledger.on_sent(now, a);
+        assert_eq!(ledger.next_turn(now).unwrap().peer, a);
     }
 
     #[test]
     fn wants_over_the_limit_are_dropped() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let peer = PeerId::random();
         assert_eq!(
             ledger.on_entries(peer, Scope::Changes, &wants(0..3000)),
             3000 - MAX_WANTS
         );
         assert_eq!(ledger.on_entries(peer, Scope::Everything, &wants(0..10)), 0);
-        let turn = ledger.next_turn().unwrap();
+        let turn = ledger.next_turn(now).unwrap();
         assert_eq!(turn.entries, wants(0..10));
-        ledger.on_answered(peer, &given(&turn));
-        ledger.on_sent(peer);
+        ledger.on_answered(now, peer, &given(&turn), Some(1000));
+        ledger.on_sent(now, peer);
         assert!(!ledger.has_wants(&peer));
     }
 
     #[test]
     fn wants_and_cancels_in_turn_take_no_memory() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let peer = PeerId::random();
         for number in 0..20_000 {
             let entries = [
@@ -372,58 +471,122 @@ mod tests {
             assert!(ledger.accounts[&peer].queue.len() <= 2 * MAX_WANTS);
         }
         ledger.on_entries(peer, Scope::Changes, &wants(3..5));
-        assert_eq!(ledger.next_turn().unwrap().entries, wants(3..5));
+        assert_eq!(ledger.next_turn(now).unwrap().entries, wants(3..5));
     }
 
     #[test]
     fn who_was_told_that_a_block_is_absent_is_told_when_it_comes() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let peer = PeerId::random();
         ledger.on_entries(peer, Scope::Changes, &wants(0..2));
-        let turn = ledger.next_turn().unwrap();
+        let turn = ledger.next_turn(now).unwrap();
         // The second block arrives while the turn is being answered.
         ledger.on_block(&cid(1));
         ledger.on_answered(
+            now,
             peer,
             &Answered {
                 absent: vec![cid(0), cid(1)],
                 ..Answered::default()
             },
+            None,
         );
-        ledger.on_sent(peer);
         assert_eq!(turn.entries.len(), 2);
-        let again = ledger.next_turn().unwrap();
+        let again = ledger.next_turn(now).unwrap();
         assert_eq!(again.entries, wants(1..2));
-        ledger.on_answered(peer, &given(&again));
-        ledger.on_sent(peer);
-        assert_eq!(ledger.next_turn(), None);
+        ledger.on_answered(now, peer, &given(&again), Some(1000));
+        ledger.on_sent(now, peer);
+        assert_eq!(ledger.next_turn(now), None);
         ledger.look_again();
-        assert_eq!(ledger.next_turn().unwrap().entries, wants(0..1));
+        assert_eq!(ledger.next_turn(now).unwrap().entries, wants(0..1));
     }
 
     #[test]
     fn what_a_full_reply_left_comes_next_and_in_order() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let peer = PeerId::random();
         ledger.on_entries(peer, Scope::Changes, &wants(0..4));
-        ledger.next_turn().unwrap();
+        ledger.next_turn(now).unwrap();
         let answered = Answered {
             given: vec![cid(0)],
             left: vec![cid(1), cid(2), cid(3)],
             ..Answered::default()
         };
-        ledger.on_answered(peer, &answered);
-        assert_eq!(ledger.next_turn().unwrap().entries, wants(1..4));
+        ledger.on_answered(now, peer, &answered, None);
+        assert_eq!(ledger.next_turn(now).unwrap().entries, wants(1..4));
     }
 
     #[test]
     fn cancelled_wants_are_not_answered() {
-        let mut ledger = Ledger::default();
+        let (mut ledger, now) = (Ledger::new(ROOM), Instant::now());
         let peer = PeerId::random();
         ledger.on_entries(peer, Scope::Changes, &wants(0..2));
         ledger.on_entries(peer, Scope::Changes, &[Entry::cancel(cid(0))]);
-        assert_eq!(ledger.next_turn().unwrap().entries, wants(1..2));
+        assert_eq!(ledger.next_turn(now).unwrap().entries, wants(1..2));
         ledger.on_gone(&peer);
         assert!(!ledger.has_wants(&peer));
+    }
+
+    /// Peers that want much and read nothing, as many as there is room for, each with two replies being written.
+    fn with_silent(count: u32) -> (Ledger, Instant, Vec<PeerId>) {
+        let (mut ledger, now) = (Ledger::new(count as usize * 2 * MAX_REPLY), Instant::now());
+        let silent: Vec<PeerId> = (0..count).map(|_| PeerId::random()).collect();
+        for _ in 0..2 {
+            for peer in &silent {
+                ledger.on_entries(*peer, Scope::Changes, &wants(0..1000));
+            }
+            while let Some(turn) = ledger.next_turn(now) {
+                let answered = Answered {
+                    left: turn.entries.iter().map(|entry| entry.cid).collect(),
+                    ..Answered::default()
+                };
+                ledger.on_answered(now, turn.peer, &answered, Some(MAX_REPLY));
+            }
+        }
+        (ledger, now, silent)
+    }
+
+    #[test]
+    fn who_has_no_reply_yet_gets_one_however_many_do_not_read() {
+        let (mut ledger, now, _) = with_silent(64);
+        let honest = PeerId::random();
+        ledger.on_entries(honest, Scope::Changes, &wants(0..10));
+        assert_eq!(ledger.next_turn(now).unwrap().peer, honest);
+        assert!(ledger.bytes_under_way() <= ledger.room);
+    }
+
+    #[test]
+    fn when_all_room_is_taken_the_quietest_gives_way() {
+        let (mut ledger, now, silent) = with_silent(8);
+        let more: Vec<PeerId> = (0..8).map(|_| PeerId::random()).collect();
+        for peer in &more {
+            ledger.on_entries(*peer, Scope::Changes, &wants(0..10));
+        }
+        while let Some(turn) = ledger.next_turn(now) {
+            assert!(more.contains(&turn.peer));
+        }
+        assert_eq!(ledger.drop_quietest(now), None, "they may be about to read");
+        let later = now + QUIET;
+        silent[1..]
+            .iter()
+            .for_each(|peer| ledger.on_taken(later, peer, 1));
+        assert_eq!(ledger.drop_quietest(later), Some(silent[0]));
+        assert!(more.contains(&ledger.next_turn(later).unwrap().peer));
+        assert_eq!(
+            ledger.drop_quietest(later),
+            None,
+            "there is room, or nobody quiet"
+        );
+        assert!(ledger.accounts[&silent[0]].rests(later));
+        assert!(ledger.bytes_under_way() <= ledger.room);
+    }
+
+    #[test]
+    fn a_peer_that_did_not_read_waits_for_its_next_turn() {
+        let (mut ledger, now, silent) = with_silent(1);
+        ledger.on_lost(now, silent[0]);
+        ledger.on_lost(now, silent[0]);
+        assert_eq!(ledger.next_turn(now), None);
+        assert!(ledger.next_turn(now + REST).is_some());
     }
 }

@@ -20,6 +20,7 @@ mod fetcher;
 mod handler;
 mod jobs;
 mod ledger;
+mod line;
 mod message;
 mod reply;
 mod stream;

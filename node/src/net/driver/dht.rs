@@ -112,6 +112,9 @@ impl Driver {
             ("gym_bitswap_stalls_total", counters.stalls),
             ("gym_bitswap_slow_messages_total", counters.slow),
             ("gym_bitswap_dropped_wants_total", counters.dropped_wants),
+            ("gym_bitswap_uncalled_messages_total", counters.uncalled),
+            ("gym_bitswap_unread_replies_total", counters.unread),
+            ("gym_bitswap_receiving_bytes", counters.receiving),
         ];
         for (name, value) in figures {
             self.metrics.set(name, &[], value);

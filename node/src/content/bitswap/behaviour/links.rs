@@ -1,5 +1,6 @@
 //! Connections, and what is sent over them.
 
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use libp2p::PeerId;
@@ -8,7 +9,8 @@ use libp2p::swarm::{CloseConnection, ConnectionId, NotifyHandler, ToSwarm};
 use super::{Behaviour, Peer};
 use crate::content::bitswap::MAX_WANTS;
 use crate::content::bitswap::client::Event as ClientEvent;
-use crate::content::bitswap::handler::{Command, FrameKind, Keep, ToHandler};
+use crate::content::bitswap::handler::{Command, FrameKind, Handler, Keep, Times, ToHandler};
+use crate::content::bitswap::line::Line;
 use crate::content::bitswap::message::{Entry, EntryKind, Message};
 
 impl Behaviour {
@@ -26,6 +28,10 @@ impl Behaviour {
         }
         // The newest is used: an older one may be a process that is gone, which a transport notices late.
         known.keep_cancels();
+        let before = known.connections.iter().skip(1).copied().collect::<Vec<_>>();
+        for connection in before {
+            self.notify_one(peer, connection, Command::DropReplies);
+        }
         self.ledger.on_moved(peer);
         self.client_event(ClientEvent::Reset(peer));
         self.send_wants(peer);
@@ -71,6 +77,9 @@ impl Behaviour {
         let count = known.outbox.len().min(MAX_WANTS);
         let entries: Vec<Entry> = known.outbox.drain(..count).collect();
         known.in_flight = Some(entries.clone());
+        if entries.iter().any(|entry| entry.kind == EntryKind::Block) {
+            self.expect_blocks(&peer);
+        }
         let frame = Message {
             entries,
             ..Message::default()
@@ -100,12 +109,16 @@ impl Behaviour {
 
     pub(super) fn notify(&mut self, peer_id: PeerId, command: Command) {
         if let Some(connection) = self.peers.get(&peer_id).and_then(|peer| peer.connections.first()) {
-            self.out.push_back(ToSwarm::NotifyHandler {
-                peer_id,
-                handler: NotifyHandler::One(*connection),
-                event: ToHandler(command),
-            });
+            self.notify_one(peer_id, *connection, command);
         }
+    }
+
+    fn notify_one(&mut self, peer_id: PeerId, connection: ConnectionId, command: Command) {
+        self.out.push_back(ToSwarm::NotifyHandler {
+            peer_id,
+            handler: NotifyHandler::One(connection),
+            event: ToHandler(command),
+        });
     }
 
     /// The other side may use another connection than we do, so all are kept or none.
@@ -122,6 +135,45 @@ impl Behaviour {
                 handler: NotifyHandler::One(*connection),
                 event,
             });
+        }
+    }
+
+    /// The handler of a new connection.
+    pub(super) fn handler(&mut self, peer: PeerId) -> Handler {
+        let known = self.lines.get(&peer).and_then(Weak::upgrade);
+        let line = known.unwrap_or_else(|| {
+            let line = Arc::new(Line::new(self.config.message, self.receiving.clone()));
+            self.lines.insert(peer, Arc::downgrade(&line));
+            line
+        });
+        let times = Times {
+            message: self.config.message,
+            quiet: self.config.quiet,
+        };
+        Handler::new(line, times, self.buffers.clone())
+    }
+
+    fn expect_blocks(&self, peer: &PeerId) {
+        if let Some(line) = self.lines.get(peer).and_then(Weak::upgrade) {
+            line.expect_blocks();
+        }
+    }
+
+    /// Looks which peers read what they are sent, and makes those that do not give way.
+    pub(super) fn keep_lines(&mut self) {
+        let now = Instant::now();
+        self.lines.retain(|_, line| line.strong_count() > 0);
+        for (peer, line) in &self.lines {
+            let Some(line) = line.upgrade() else { continue };
+            self.ledger.on_taken(now, peer, line.written());
+            if self.client.awaits_blocks(peer) {
+                line.expect_blocks();
+            }
+        }
+        while let Some(peer) = self.ledger.drop_quietest(now) {
+            tracing::info!(%peer, "a peer does not read what it asked for: others are served first");
+            self.counters.unread += 1;
+            self.notify(peer, Command::DropReplies);
         }
     }
 

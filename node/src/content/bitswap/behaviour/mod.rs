@@ -5,7 +5,7 @@ mod links;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,7 @@ use crate::content::bitswap::handler::{
 };
 use crate::content::bitswap::jobs::{self, Done};
 use crate::content::bitswap::ledger::Ledger;
+use crate::content::bitswap::line::{Line, Receiving};
 use crate::content::bitswap::message::{Entry, Message};
 use crate::content::bitswap::reply::Reply;
 use crate::content::bitswap::{Config, Counters, Event, Fetcher, MAX_WANTS, SessionId};
@@ -61,6 +62,9 @@ pub struct Behaviour {
     addresses: PeerAddresses,
     /// Memory of messages that come and go.
     buffers: Buffers,
+    /// What the connections of each peer share, held by their handlers.
+    lines: BTreeMap<PeerId, Weak<Line>>,
+    receiving: Receiving,
     jobs: JoinSet<Done>,
     answers: usize,
     out: VecDeque<Out>,
@@ -92,13 +96,15 @@ impl Behaviour {
             config,
             store,
             client: Client::new(config, rand::random()),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(config.replies),
             commands,
             sessions: BTreeMap::new(),
             finders: Vec::new(),
             peers: BTreeMap::new(),
             addresses: PeerAddresses::default(),
             buffers: Buffers::default(),
+            lines: BTreeMap::new(),
+            receiving: Receiving::default(),
             jobs: JoinSet::new(),
             answers: 0,
             out: VecDeque::new(),
@@ -126,7 +132,10 @@ impl Behaviour {
     /// What has passed since the start.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        Counters {
+            receiving: self.receiving.bytes() as u64,
+            ..self.counters
+        }
     }
 
     fn client_event(&mut self, event: ClientEvent) {
@@ -185,6 +194,10 @@ impl Behaviour {
                 tracing::info!(%peer, ?after, "a peer began a message and did not finish it: its stream is closed");
                 self.counters.slow += 1;
             }
+            Report::Uncalled(bytes) => {
+                tracing::info!(%peer, bytes, "a peer that was asked for nothing sends a large message: its stream is closed");
+                self.counters.uncalled += 1;
+            }
             Report::Misconduct(error) => {
                 self.client_event(ClientEvent::Misconduct {
                     peer,
@@ -193,7 +206,11 @@ impl Behaviour {
             }
             // What happened on a connection that is not in use any more was dealt with when that changed.
             Report::Sent(_) | Report::Lost(_) if !self.uses(&peer, connection) => {}
-            Report::Sent(FrameKind::Reply) | Report::Lost(FrameKind::Reply) => self.ledger.on_sent(peer),
+            Report::Sent(FrameKind::Reply) => self.ledger.on_sent(Instant::now(), peer),
+            Report::Lost(FrameKind::Reply) => {
+                self.counters.unread += 1;
+                self.ledger.on_lost(Instant::now(), peer);
+            }
             Report::Sent(FrameKind::Wants) => self.wants_left(peer),
             Report::Lost(FrameKind::Wants) => {
                 self.client_event(ClientEvent::Lost(peer));
@@ -292,10 +309,11 @@ impl Behaviour {
                 reply,
             } => {
                 self.answers -= 1;
-                self.ledger.on_answered(peer, &answered);
-                match reply {
-                    Some(reply) if self.peers.contains_key(&peer) => self.send_reply(peer, reply),
-                    _ => self.ledger.on_sent(peer),
+                let reply = reply.filter(|_| self.peers.contains_key(&peer));
+                let bytes = reply.as_ref().map(|reply| reply.frame.len());
+                self.ledger.on_answered(Instant::now(), peer, &answered, bytes);
+                if let Some(reply) = reply {
+                    self.send_reply(peer, reply);
                 }
             }
         }
@@ -315,7 +333,7 @@ impl Behaviour {
 
     fn begin_answers(&mut self) {
         while self.answers < MAX_ANSWERS {
-            let Some(turn) = self.ledger.next_turn() else {
+            let Some(turn) = self.ledger.next_turn(Instant::now()) else {
                 return;
             };
             self.answers += 1;
@@ -335,6 +353,7 @@ impl Behaviour {
         if self.sessions.is_empty() && self.answers == 0 {
             self.buffers.clear();
         }
+        self.keep_lines();
         let mut changed = Vec::new();
         for (id, peer) in &mut self.peers {
             let needed = self.client.needs(id) || self.ledger.has_wants(id);
@@ -399,11 +418,11 @@ impl NetworkBehaviour for Behaviour {
     fn handle_established_inbound_connection(
         &mut self,
         _: ConnectionId,
-        _: PeerId,
+        peer: PeerId,
         _: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(self.config.message, self.buffers.clone()))
+        Ok(self.handler(peer))
     }
 
     fn handle_pending_outbound_connection(
@@ -421,12 +440,12 @@ impl NetworkBehaviour for Behaviour {
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
-        _: PeerId,
+        peer: PeerId,
         _: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(Handler::new(self.config.message, self.buffers.clone()))
+        Ok(self.handler(peer))
     }
 
     #[expect(

@@ -252,6 +252,11 @@ impl Client {
                 .any(|session| session.providers.contains(peer))
     }
 
+    /// Whether a peer was asked for blocks that have not come.
+    pub(super) fn awaits_blocks(&self, peer: &PeerId) -> bool {
+        self.peers.get(peer).is_some_and(Peer::owes_blocks)
+    }
+
     /// Whether a peer that broke the protocol is still to be left alone.
     pub(super) fn is_banned(&self, now: Instant, peer: &PeerId) -> bool {
         self.peers.get(peer).is_some_and(|known| known.is_banned(now))

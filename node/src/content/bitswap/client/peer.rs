@@ -11,6 +11,8 @@ use crate::content::block::MAX_BLOCK;
 
 /// Blocks that were asked of a peer and may still arrive after the want is gone.
 const MEMORY: usize = 4096;
+/// Small blocks that a peer must be able to look up in the time that counts as a stall.
+const PER_TURN: usize = 64;
 /// Bytes of a message under way that count as a sign of life.
 pub(in crate::content::bitswap) const PROGRESS: u64 = 64 << 10;
 /// Bytes asked for in one letter. Helia sends nothing at all when more than its largest message, 4 MiB, is asked of it
@@ -81,8 +83,8 @@ pub(super) struct Request {
     since: Instant,
     /// Bytes it is expected to have.
     size: u64,
-    /// Bytes asked for up to it, which come before it.
-    ahead: u64,
+    /// How often a peer may take the time that counts as a stall until it has answered what was asked before, and this.
+    turns: u32,
 }
 
 /// How much is lost with a provider.
@@ -170,6 +172,11 @@ impl Peer {
         !self.asked.is_empty() || !self.probed.is_empty()
     }
 
+    /// Whether blocks of its are still expected.
+    pub(super) fn owes_blocks(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// Whether the peer may be asked for the presence of one more block.
     pub(super) fn takes_probe(&self, now: Instant) -> bool {
         self.link == Link::Connected && !self.is_out(now) && self.asked.len() + self.probed.len() < MAX_WANTS
@@ -193,9 +200,9 @@ impl Peer {
         self.forget(&cid);
         let size = self.window.expect(size);
         self.asked_bytes += size;
-        let ahead = self.asked_bytes;
+        let turns = 2 + (self.asked_bytes / PROGRESS) as u32 + (self.asked.len() / PER_TURN) as u32;
         let since = now;
-        self.asked.insert(cid, Request { since, size, ahead });
+        self.asked.insert(cid, Request { since, size, turns });
         self.letter_bytes += size;
         self.seen.insert(cid);
     }
@@ -254,10 +261,9 @@ impl Peer {
 
     /// What it was asked so long ago that it would have come at the slowest rate that counts as one.
     pub(super) fn overdue(&self, now: Instant, config: &Config) -> Vec<Cid> {
-        let patience = |request: &Request| config.stall * (2 + (request.ahead / PROGRESS) as u32);
         self.asked
             .iter()
-            .filter(|(_, request)| now >= request.since + patience(request))
+            .filter(|(_, request)| now >= request.since + config.stall * request.turns)
             .map(|(cid, _)| *cid)
             .collect()
     }

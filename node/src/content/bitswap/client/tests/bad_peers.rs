@@ -47,7 +47,7 @@ impl Bench {
 
     /// A peer that has given block 0 and was then asked for others, alone.
     fn with_asked() -> (Self, PeerId, Vec<Cid>) {
-        let (mut bench, peers) = Bench::with_peers(1);
+        let (mut bench, peers) = Self::with_peers(1);
         bench.want(1);
         bench.bring(peers[0], 0);
         let wanted: Vec<Wanted> = (1..3).map(|n| block(n).0.into()).collect();
@@ -130,7 +130,16 @@ fn what_a_busy_peer_keeps_goes_to_the_others() {
 fn one_block_that_is_withheld_is_asked_of_another() {
     let (mut bench, peers) = Bench::with_peers(1);
     let giver = peers[0];
-    let out = bench.want(200);
+    // Small ones, which leave its window open.
+    let out = bench.handle(Event::Want {
+        session: SESSION,
+        wanted: (0..200)
+            .map(|n| Wanted {
+                cid: block(n).0,
+                size: Some(4),
+            })
+            .collect(),
+    });
     let withheld = told(&out, &giver, EntryKind::Block)[0];
     let numbers: BTreeMap<Cid, u32> = (0..200).map(|n| (block(n).0, n)).collect();
     let mut asked: VecDeque<Cid> = told(&out, &giver, EntryKind::Block).into();
