@@ -4,8 +4,8 @@
 //! peer with a public address has seen it under a public one, what others see is tested by AutoNAT, and until an address
 //! is confirmed the node is a client of the DHT that announces nothing.
 
-use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
+use libp2p::{Multiaddr, PeerId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Addresses that peers report, remembered at most.
 const MAX_CANDIDATES: usize = 64;
+/// Peers whose view of this node's address is remembered.
+const MAX_VIEWS: usize = 1024;
+/// Peers that must see this node at other addresses, and none at a confirmed one, before that counts as gone.
+const MOVED: usize = 3;
 /// After a first failure, how long other addresses may still turn out to be reachable.
 const OTHERS: Duration = Duration::from_secs(30);
 /// After this long without anybody who tests, the node counts as unreachable.
@@ -141,6 +145,8 @@ pub(crate) struct Observations {
     candidates: BTreeMap<Multiaddr, Outcome>,
     /// Addresses through relays that reserved a place.
     relayed: BTreeSet<Multiaddr>,
+    /// The public address at which each connected peer sees this node; those whom nobody sees at theirs have moved.
+    views: BTreeMap<PeerId, IpAddr>,
     /// When there was first something to test.
     since: Option<Instant>,
     first_failure: Option<Instant>,
@@ -160,19 +166,45 @@ impl Observations {
             is_open: false,
             candidates: BTreeMap::new(),
             relayed: BTreeSet::new(),
+            views: BTreeMap::new(),
             since: None,
             first_failure: None,
         }
     }
 
     /// A peer at `theirs` sees this node at `ours`.
-    pub(crate) fn on_observed(&mut self, now: Instant, theirs: &Multiaddr, ours: &Multiaddr) {
+    pub(crate) fn on_observed(&mut self, now: Instant, peer: PeerId, theirs: &Multiaddr, ours: &Multiaddr) {
         if is_public(theirs) && is_public(ours) {
             self.is_open = true;
+            let known = self.views.len() < MAX_VIEWS || self.views.contains_key(&peer);
+            if let Some(ip) = ip_of(ours).filter(|_| known) {
+                self.views.insert(peer, ip);
+            }
         }
         if self.is_tested() {
             self.since.get_or_insert(now);
         }
+    }
+
+    /// A peer is gone, and its view with it.
+    pub(crate) fn on_gone(&mut self, peer: &PeerId) {
+        self.views.remove(peer);
+    }
+
+    /// Confirmed addresses at which no connected peer sees this node any longer, while several see it at one other: its
+    /// address has changed. One view of the old address is enough to keep it.
+    pub(crate) fn moved(&self) -> Vec<Multiaddr> {
+        let seen = |ip: &IpAddr| self.views.values().any(|view| view == ip);
+        let has_moved_from = |ip: &IpAddr| {
+            let same_kind = self.views.values().filter(|view| view.is_ipv4() == ip.is_ipv4());
+            !seen(ip) && same_kind.count() >= MOVED
+        };
+        self.candidates
+            .iter()
+            .filter(|(_, outcome)| **outcome == Outcome::Confirmed)
+            .filter(|(address, _)| ip_of(address).is_some_and(|ip| has_moved_from(&ip)))
+            .map(|(address, _)| address.clone())
+            .collect()
     }
 
     /// An address that may be tested.
@@ -248,10 +280,32 @@ impl Observations {
     /// Notes an outcome; whether the address counts.
     fn set(&mut self, address: &Multiaddr, outcome: Outcome) -> bool {
         let matters = self.matters(address);
-        if matters && (self.candidates.len() < MAX_CANDIDATES || self.candidates.contains_key(address)) {
+        if !matters {
+            return false;
+        }
+        let has_place = self.candidates.len() < MAX_CANDIDATES || self.candidates.contains_key(address);
+        if has_place || (outcome == Outcome::Confirmed && self.make_place()) {
             self.candidates.insert(address.clone(), outcome);
         }
-        matters
+        true
+    }
+
+    /// Peers invent addresses as they like: one that is not confirmed gives its place up.
+    fn make_place(&mut self) -> bool {
+        let mut others = self.candidates.iter();
+        let other = others.find(|(_, outcome)| **outcome != Outcome::Confirmed);
+        let other = other.map(|(address, _)| address.clone());
+        other.is_some_and(|other| self.candidates.remove(&other).is_some())
+    }
+}
+
+/// The IP address that an address begins with; IPv4 in IPv6 as IPv4.
+#[allow(clippy::wildcard_enum_match_arm)] // names have none
+fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next() {
+        Some(Protocol::Ip4(ip)) => Some(ip.into()),
+        Some(Protocol::Ip6(ip)) => Some(IpAddr::V6(ip).to_canonical()),
+        _ => None,
     }
 }
 
@@ -317,7 +371,12 @@ mod tests {
 
     fn open() -> Observations {
         let mut seen = Observations::new(Reachability::Auto);
-        seen.on_observed(at(0), &address(SERVER), &address("/ip4/8.8.8.8/tcp/50123"));
+        seen.on_observed(
+            at(0),
+            PeerId::random(),
+            &address(SERVER),
+            &address("/ip4/8.8.8.8/tcp/50123"),
+        );
         seen.on_candidate(address(OURS));
         seen
     }
@@ -333,7 +392,7 @@ mod tests {
             "/ip4/192.168.1.9/tcp/1",
         ] {
             // A liar among them changes nothing.
-            seen.on_observed(at(0), &address(theirs), &address(OURS));
+            seen.on_observed(at(0), PeerId::random(), &address(theirs), &address(OURS));
             seen.on_candidate(address("/ip4/192.168.1.7/tcp/4011"));
             seen.on_failed(at(1), &address("/ip4/192.168.1.7/tcp/4011"));
         }
@@ -396,7 +455,7 @@ mod tests {
         );
         let mut seen = Observations::new(Reachability::Tested);
         let loopback = address("/ip4/127.0.0.1/tcp/1");
-        seen.on_observed(at(0), &loopback, &loopback);
+        seen.on_observed(at(0), PeerId::random(), &loopback, &loopback);
         seen.on_candidate(loopback.clone());
         assert_eq!(seen.reach(at(0)), Reach::Unknown);
         seen.on_failed(at(1), &loopback);
@@ -412,6 +471,48 @@ mod tests {
             seen.on_failed(at(0), &reported);
         }
         assert!(seen.candidates.len() <= MAX_CANDIDATES);
+    }
+
+    #[test]
+    fn invented_addresses_do_not_keep_a_confirmed_one_out() {
+        let mut seen = open();
+        for port in 1..=64 {
+            seen.on_candidate(address(&format!("/ip4/8.8.8.8/tcp/{port}")));
+        }
+        seen.on_failed(at(1), &address("/ip4/8.8.8.8/tcp/1"));
+        let real = address("/ip4/8.8.4.4/tcp/4011");
+        seen.on_confirmed(real.clone());
+        assert_eq!(seen.reach(at(2)), Reach::Public);
+        assert!(seen.candidates.len() <= MAX_CANDIDATES);
+        for port in 100..200 {
+            seen.on_confirmed(address(&format!("/ip4/8.8.8.8/tcp/{port}")));
+        }
+        assert!(seen.candidates.len() <= MAX_CANDIDATES && seen.candidates.contains_key(&real));
+    }
+
+    #[test]
+    fn a_confirmed_address_goes_when_the_nodes_address_has_changed() {
+        let mut seen = Observations::new(Reachability::Auto);
+        let peers: Vec<PeerId> = (0..5).map(|_| PeerId::random()).collect();
+        let observed = |port| address(&format!("/ip4/8.8.8.8/tcp/{port}"));
+        seen.on_observed(at(0), peers[0], &address(SERVER), &observed(50123));
+        seen.on_confirmed(address(OURS));
+        // Liars, as long as one sees it where it was.
+        let moved = address("/ip4/8.8.4.4/tcp/50124");
+        for peer in &peers[1..] {
+            seen.on_observed(at(1), *peer, &address(SERVER), &moved);
+        }
+        assert!(seen.moved().is_empty());
+        seen.on_gone(&peers[0]);
+        assert_eq!(seen.moved(), [address(OURS)]);
+        seen.on_gone(&peers[1]);
+        seen.on_gone(&peers[2]);
+        assert!(seen.moved().is_empty(), "two are not enough");
+        // Seen over IPv6 it may be where it was over IPv4.
+        for peer in &peers {
+            seen.on_observed(at(2), *peer, &address(SERVER), &address("/ip6/2a00::1/tcp/1"));
+        }
+        assert!(seen.moved().is_empty());
     }
 
     #[test]

@@ -87,9 +87,25 @@ impl Driver {
             .flatten()
             .filter(|address| !is_circuit(address))
         {
-            self.reaching.seen.on_observed(Instant::now(), &address, observed);
+            self.reaching
+                .seen
+                .on_observed(Instant::now(), *peer, &address, observed);
         }
         self.settle_reach();
+    }
+
+    /// A peer has left, with what it saw of this node.
+    pub(super) fn on_view_gone(&mut self, peer: &PeerId) {
+        self.reaching.seen.on_gone(peer);
+    }
+
+    /// Gives up addresses that this node had before it got another. What peers see now is tested anew.
+    fn leave_old_addresses(&mut self) {
+        for address in self.reaching.seen.moved() {
+            tracing::info!(%address, "no peer sees this node at this address any longer: it is not told to others");
+            self.swarm.remove_external_address(&address);
+            self.on_address_expired(&address);
+        }
     }
 
     pub(super) fn on_candidate(&mut self, address: Multiaddr) {
@@ -204,6 +220,7 @@ impl Driver {
 
     /// Looks after places at relays and announcements that wait.
     pub(super) fn tick_reach(&mut self) {
+        self.leave_old_addresses();
         self.settle_reach();
         if self.reaching.now.needs_relay() {
             self.ask_relays();

@@ -32,6 +32,7 @@ impl Driver {
                 ..
             } => {
                 if let Some(gone) = self.peers.disconnected(&peer_id, connection_id) {
+                    self.on_view_gone(&peer_id);
                     self.on_gone(peer_id, &gone.standing);
                 }
             }
