@@ -8,6 +8,8 @@ use futures::StreamExt;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::message::LinkHeader;
 use hanzod::connected::{Connected, default_limits};
+use hanzod::content::bitswap::Announcement;
+use hanzod::content::command::{Command, Moved};
 use hanzod::content::{self, Content, FetchRequest, Pin, bitswap, unixfs::Layout};
 use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
@@ -283,7 +285,7 @@ async fn what_nobody_reaches_is_not_announced() {
         .cid;
     hidden.content.add_bytes(bytes, Pin::No).await.unwrap();
     for node in [&reached, &hidden] {
-        node.content.provide(root).await.unwrap();
+        assert_eq!(node.content.provide(root).await.unwrap(), Announcement::Waiting);
         assert_eq!(node.at.net.reach().await.unwrap().reach, Reach::Unknown);
     }
     reached.until_reached(Reach::Public).await;
@@ -305,7 +307,18 @@ async fn what_nobody_reaches_is_not_announced() {
         .await
         .expect("the node that is reached announces");
     // What is asked for later is not announced either.
-    hidden.content.provide(root).await.unwrap();
+    let order = Command::Provide {
+        cid: root.to_string(),
+    };
+    let meter = tokio::sync::watch::channel(Moved::default()).0;
+    let told = hidden.content.run(order, meter).await.unwrap();
+    assert_eq!(told["announced"], false);
+    assert!(
+        told["reason"]
+            .as_str()
+            .unwrap()
+            .contains("once others can reach this node")
+    );
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(tester.providers(root).await, [reached.peer]);
 }
@@ -320,7 +333,7 @@ async fn a_laboratory_needs_no_tests() {
     giver
         .until_connected(&taker.at.identity.peer(), |at| !at.is_empty())
         .await;
-    giver.content.provide(root).await.unwrap();
+    assert!(giver.content.provide(root).await.unwrap().is_begun());
     let reach = giver.at.net.reach().await.unwrap();
     assert_eq!((reach.reach, reach.dht), (Reach::Local, "server"));
     taker.until_provided(&root, giver.peer).await;

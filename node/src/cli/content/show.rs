@@ -88,7 +88,11 @@ pub(super) fn judge(report: &Value) -> anyhow::Result<()> {
 }
 
 pub(super) fn provided(provided: &Value) -> String {
-    format!("announced {}", text(provided, "cid"))
+    let cid = text(provided, "cid");
+    match provided.get("reason").and_then(Value::as_str) {
+        Some(reason) => format!("{cid} is not announced: {reason}"),
+        None => format!("announced {cid}"),
+    }
 }
 
 pub(super) fn providers(found: &Value) -> String {

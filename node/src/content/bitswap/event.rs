@@ -2,6 +2,7 @@
 
 use cid::Cid;
 use libp2p::PeerId;
+use tokio::sync::oneshot;
 
 use super::MessageError;
 
@@ -18,6 +19,8 @@ pub enum Event {
     Provide {
         /// The root to announce.
         cid: Cid,
+        /// Hears what becomes of it, unless it does not wait any longer.
+        done: oneshot::Sender<Announcement>,
     },
     /// Announce it no longer.
     StopProviding {
@@ -31,6 +34,38 @@ pub enum Event {
         /// What it did.
         offence: Offence,
     },
+}
+
+/// What becomes of an announcement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Announcement {
+    /// It is under way.
+    Begun,
+    /// It is remembered until others can reach this node.
+    Waiting,
+    /// It is not made.
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Announcement {
+    /// Whether it is under way.
+    #[must_use]
+    pub fn is_begun(&self) -> bool {
+        matches!(self, Self::Begun)
+    }
+
+    /// Why it is not, for people.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        match self {
+            Self::Begun => None,
+            Self::Waiting => Some("it will be announced once others can reach this node".to_owned()),
+            Self::Refused { reason } => Some(reason.clone()),
+        }
+    }
 }
 
 /// How a peer broke the protocol.

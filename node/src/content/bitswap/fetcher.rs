@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cid::Cid;
 use libp2p::PeerId;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 
-use super::MAX_WANTS;
+use super::{Announcement, MAX_WANTS};
 use crate::content::store::StoreError;
 
+/// How long the swarm's owner may take to say what becomes of an announcement.
+const PROVIDE_DEADLINE: Duration = Duration::from_secs(10);
 /// Commands that may wait for the swarm.
 pub(super) const COMMANDS: usize = 256;
 
@@ -77,6 +81,7 @@ pub(super) enum Command {
     },
     Provide {
         cid: Cid,
+        done: oneshot::Sender<Announcement>,
     },
     StopProviding {
         cid: Cid,
@@ -128,12 +133,19 @@ impl Fetcher {
         })
     }
 
-    /// Has `cid` announced to the network.
+    /// Has `cid` announced to the network; says whether that has begun.
     ///
     /// # Errors
     /// [`Offline`].
-    pub async fn provide(&self, cid: Cid) -> Result<(), Offline> {
-        self.send(Command::Provide { cid }).await
+    pub async fn provide(&self, cid: Cid) -> Result<Announcement, Offline> {
+        let (done, answer) = oneshot::channel();
+        self.send(Command::Provide { cid, done }).await?;
+        match timeout(PROVIDE_DEADLINE, answer).await {
+            Ok(answer) => answer.map_err(|_| Offline),
+            Err(_) => Ok(Announcement::Refused {
+                reason: format!("the network did not answer within {PROVIDE_DEADLINE:?}; try again"),
+            }),
+        }
     }
 
     /// Has `cid` announced no longer.

@@ -27,7 +27,7 @@ mod stream;
 
 pub use behaviour::Behaviour;
 pub use config::Config;
-pub use event::{Counters, Event, Offence};
+pub use event::{Announcement, Counters, Event, Offence};
 pub use fetcher::{Arrival, Fetcher, Offline, Session, SessionId, Wanted};
 pub use message::MessageError;
 

@@ -24,7 +24,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Command {
-    /// Add a file or directory, pin it, and announce it where there is a network. Answers `cid`, `bytes`, `total_size`.
+    /// Add a file or directory, pin it, and announce it where there is a network. Answers `cid`, `bytes`, `total_size`,
+    /// `announced`, and the `reason` why it is not, if so.
     Add {
         /// The file or directory.
         path: PathBuf,
@@ -69,7 +70,7 @@ pub enum Command {
         #[serde(default)]
         missing: Missing,
     },
-    /// Announce a root. Answers `cid`.
+    /// Announce a root. Answers `cid`, `announced`, and the `reason` why it is not, if so.
     Provide {
         /// The root.
         cid: String,

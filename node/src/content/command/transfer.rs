@@ -36,10 +36,14 @@ impl Content {
                 unixfs::add_path(&mut sink, layout, &path)
             })
             .await?;
-        let announced = self.provide(added.cid).await.is_ok();
+        let announced = self.provide(added.cid).await;
+        let reason = match &announced {
+            Ok(announcement) => announcement.reason(),
+            Err(offline) => Some(offline.to_string()),
+        };
         Ok(json!({
             "cid": added.cid.to_string(), "name": name, "bytes": added.bytes, "total_size": added.total_size,
-            "announced": announced,
+            "announced": reason.is_none(), "reason": reason,
         }))
     }
 
@@ -127,8 +131,9 @@ impl Content {
         if !self.store().has(&cid) {
             return Err(StoreError::Missing { cid }.into());
         }
-        self.provide(cid).await?;
-        Ok(json!({ "cid": cid.to_string() }))
+        let announcement = self.provide(cid).await?;
+        let reason = announcement.reason();
+        Ok(json!({ "cid": cid.to_string(), "announced": announcement.is_begun(), "reason": reason }))
     }
 
     pub(super) async fn command_find(&self, cid: &str) -> Result<Value, CommandError> {

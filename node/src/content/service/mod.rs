@@ -15,7 +15,7 @@ use bytes::Bytes;
 use cid::Cid;
 use libp2p::PeerId;
 
-use super::bitswap::{self, Fetcher, Offline};
+use super::bitswap::{self, Announcement, Fetcher, Offline};
 use super::store::{self, GcReport, PinRecord, Presence, Stat, Store, StoreError, VerifyReport};
 use super::unixfs::{self, AddError, Added, Layout};
 pub use demand::{Demand, DemandError};
@@ -159,7 +159,7 @@ impl Content {
     ///
     /// # Errors
     /// [`Offline`].
-    pub async fn provide(&self, cid: Cid) -> Result<(), Offline> {
+    pub async fn provide(&self, cid: Cid) -> Result<Announcement, Offline> {
         self.fetcher.provide(cid).await
     }
 

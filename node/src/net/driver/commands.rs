@@ -3,6 +3,7 @@
 use super::super::command::{Command, Done};
 use super::super::{Acceptance, GossipId, NetError, Standing, Topic};
 use super::{Driver, answer_all};
+use crate::content::bitswap::Announcement;
 use crate::identity::PeerIdentity;
 use libp2p::gossipsub::{MessageAcceptance, PublishError};
 use libp2p::multiaddr::Protocol;
@@ -25,7 +26,13 @@ impl Driver {
             Command::Peers { done } => answer(done, Ok(self.peers.all().cloned().collect())),
             Command::Peer { peer, done } => answer(done, Ok(self.peers.get(&peer).cloned())),
             Command::Record { peer, done } => self.record(peer, done),
-            Command::Provide { key, done } => answer(done, self.provide(&key)),
+            Command::Provide { key, done } => answer(
+                done,
+                match self.provide(&key) {
+                    Announcement::Begun | Announcement::Waiting => Ok(()),
+                    Announcement::Refused { reason } => Err(NetError::Provide(reason)),
+                },
+            ),
             Command::StopProviding { key } => self.stop_providing(&key),
             Command::Providers { key, limit, done } => self.find_providers(&key, limit, done),
             Command::Listeners { done } => answer(done, Ok(self.listeners())),

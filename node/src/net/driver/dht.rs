@@ -2,7 +2,8 @@
 
 use super::super::command::Done;
 use super::Driver;
-use crate::content::{Cid, bitswap};
+use crate::content::Cid;
+use crate::content::bitswap::{self, Announcement};
 use libp2p::kad::store::RecordStore;
 use libp2p::kad::{self, GetClosestPeersError, GetProvidersOk, InboundRequest, QueryId, QueryResult};
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
@@ -91,10 +92,13 @@ impl Driver {
             bitswap::Event::FindProviders { cid } => {
                 self.look_up(&cid.hash().to_bytes(), CONTENT_PROVIDERS, Asker::Content(cid));
             }
-            bitswap::Event::Provide { cid } => {
-                if let Err(error) = self.provide(&cid.hash().to_bytes()) {
-                    tracing::warn!(%cid, "{error}");
+            bitswap::Event::Provide { cid, done } => {
+                let announcement = self.provide(&cid.hash().to_bytes());
+                if let Announcement::Refused { reason } = &announcement {
+                    tracing::warn!(%cid, "{reason}");
                 }
+                // Who stopped waiting misses nothing.
+                let _ = done.send(announcement);
             }
             bitswap::Event::StopProviding { cid } => self.stop_providing(&cid.hash().to_bytes()),
             bitswap::Event::Offence { .. } => self.metrics.offence("bitswap"),

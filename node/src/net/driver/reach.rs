@@ -4,6 +4,7 @@ use super::super::reach::{Observations, Reach, Reachability, is_circuit, is_publ
 use super::super::records::MAX_OWN;
 use super::super::{Config, NetError, ReachInfo, peer_of};
 use super::Driver;
+use crate::content::bitswap::Announcement;
 use crate::role::{Role, Roles};
 use libp2p::core::ConnectedPoint;
 use libp2p::core::transport::ListenerId;
@@ -256,14 +257,24 @@ impl Driver {
     }
 
     /// Announces content now, or once others can reach this node.
-    pub(super) fn provide(&mut self, key: &[u8]) -> Result<(), NetError> {
-        if self.reaching.provided.len() < MAX_OWN {
-            self.reaching.provided.insert(key.to_vec());
+    pub(super) fn provide(&mut self, key: &[u8]) -> Announcement {
+        let provided = &mut self.reaching.provided;
+        if provided.len() >= MAX_OWN && !provided.contains(key) {
+            return Announcement::Refused {
+                reason: format!(
+                    "this node announces {MAX_OWN} roots already; unpin some that need not be found"
+                ),
+            };
         }
-        if self.reaching.now.provides() {
-            self.announce(key)
-        } else {
-            Ok(())
+        provided.insert(key.to_vec());
+        if !self.reaching.now.provides() {
+            return Announcement::Waiting;
+        }
+        match self.announce(key) {
+            Ok(()) => Announcement::Begun,
+            Err(error) => Announcement::Refused {
+                reason: error.to_string(),
+            },
         }
     }
 

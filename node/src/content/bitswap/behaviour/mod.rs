@@ -266,7 +266,9 @@ impl Behaviour {
                 self.client_event(ClientEvent::Providers { session, peers });
             }
             Command::Close { session } => self.close(session),
-            Command::Provide { cid } => self.out.push_back(ToSwarm::GenerateEvent(Event::Provide { cid })),
+            Command::Provide { cid, done } => self
+                .out
+                .push_back(ToSwarm::GenerateEvent(Event::Provide { cid, done })),
             Command::StopProviding { cid } => {
                 self.out
                     .push_back(ToSwarm::GenerateEvent(Event::StopProviding { cid }));
