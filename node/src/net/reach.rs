@@ -19,6 +19,8 @@ const MAX_VIEWS: usize = 1024;
 const MOVED: usize = 3;
 /// After a first failure, how long other addresses may still turn out to be reachable.
 const OTHERS: Duration = Duration::from_secs(30);
+/// After this long without a verdict relays are asked: a node should not be found by nobody meanwhile.
+const UNDECIDED: Duration = Duration::from_secs(10);
 /// After this long without anybody who tests, the node counts as unreachable.
 const NO_VERDICT: Duration = Duration::from_secs(60);
 
@@ -256,8 +258,20 @@ impl Observations {
             || passed(self.since, NO_VERDICT)
         {
             self.without_direct()
-        } else {
+        } else if self.relayed.is_empty() {
             Reach::Unknown
+        } else {
+            Reach::Relayed
+        }
+    }
+
+    /// Whether places at relays are to be asked for.
+    pub(crate) fn wants_relay(&self, now: Instant) -> bool {
+        let is_undecided = self.since.is_some_and(|at| now >= at + UNDECIDED);
+        match self.reach(now) {
+            Reach::Relayed | Reach::Private => true,
+            Reach::Unknown => is_undecided,
+            Reach::Local | Reach::Public => false,
         }
     }
 
@@ -442,6 +456,19 @@ mod tests {
         let seen = open();
         assert_eq!(seen.reach(at(59)), Reach::Unknown);
         assert_eq!(seen.reach(at(60)), Reach::Private);
+    }
+
+    #[test]
+    fn relays_are_asked_while_there_is_no_verdict() {
+        let mut seen = open();
+        assert!(!seen.wants_relay(at(9)));
+        assert!(seen.wants_relay(at(10)));
+        let circuit = address("/ip4/9.9.9.9/tcp/4011/p2p-circuit");
+        seen.on_confirmed(circuit);
+        assert_eq!(seen.reach(at(11)), Reach::Relayed);
+        seen.on_confirmed(address(OURS));
+        assert_eq!(seen.reach(at(12)), Reach::Public);
+        assert!(!seen.wants_relay(at(12)));
     }
 
     #[test]

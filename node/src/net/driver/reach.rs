@@ -223,7 +223,7 @@ impl Driver {
     pub(super) fn tick_reach(&mut self) {
         self.leave_old_addresses();
         self.settle_reach();
-        if self.reaching.now.needs_relay() {
+        if self.reaching.seen.wants_relay(Instant::now()) {
             self.ask_relays();
         }
         self.announce_some();
