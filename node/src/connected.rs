@@ -1,7 +1,7 @@
 //! A node's network and sealed links: what jobs run on, and what the ring's benchmark runs on without them.
 
 use crate::identity::NodeIdentity;
-use crate::link::{Acceptor, Buffers, LinkContext, LinkPool, Rates};
+use crate::link::{Acceptor, Buffers, LinkContext, LinkPool, Members, Rates};
 use crate::metrics::Metrics;
 use crate::net::{self, Driver, NetEvent, NetHandle};
 use crate::runtime::StartError;
@@ -62,6 +62,7 @@ impl Connected {
             epoch: Instant::now(),
             buffers: Buffers::default(),
             rates: Rates::default(),
+            members: Members::default(),
         };
         let acceptor = Acceptor::new(context.clone()).map_err(|_| StartError::Links)?;
         tasks.spawn(started.driver.run(stop.clone()));

@@ -8,7 +8,9 @@ use gym_protocol::message::LinkHeader;
 use hanzod::content::{self, bitswap, unixfs::Layout};
 use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
-use hanzod::link::{Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Rates};
+use hanzod::link::{
+    Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Members, Rates,
+};
 use hanzod::metrics::Metrics;
 use hanzod::net::{self, Acceptance, DirectSockets, Driver, Mdns, NetEvent, NetHandle, Topic};
 use hanzod::role::{Role, Roles};
@@ -71,6 +73,7 @@ impl Peer {
             epoch: Instant::now(),
             buffers: Buffers::default(),
             rates: Rates::default(),
+            members: Members::default(),
         };
         tokio::spawn(started.driver.run(stop.clone()));
         tokio::spawn(Acceptor::new(context.clone()).unwrap().run());
@@ -140,6 +143,9 @@ fn loopback() -> net::Config {
         ..net::Config::default()
     }
 }
+
+/// As many frames as fill what a node's task has waiting, and a few that stay with the reader.
+const FULL: u32 = hanzod::net::EVENT_QUEUE as u32 + 8;
 
 async fn pair() -> (Peer, Peer) {
     pair_of([loopback(), loopback()]).await
@@ -339,6 +345,62 @@ async fn spoilt_frames(a: &Peer, mut b: Peer) {
             .unwrap();
         assert_eq!(b.next(sealed).await.1.segment, 10 + segment);
     }
+}
+
+/// A node whose task has other things to do takes nothing from its links: who gives up a frame then is not to blame.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_given_up_while_the_receiver_was_busy_is_no_offence() {
+    let (a, mut b) = pair().await;
+    let to = b.peer();
+    let (links, header) = (a.links.clone(), a.header(&to, 0));
+    let sending = tokio::spawn({
+        let to = to.clone();
+        async move {
+            for _ in 0..FULL {
+                links
+                    .send(to.clone(), header.clone(), vec![1; 100])
+                    .await
+                    .unwrap();
+            }
+            links
+                .send_damaged(to, header, vec![9; 5_000], Damage::Truncated)
+                .await
+                .unwrap();
+        }
+    });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let come = || {
+        b.metrics
+            .get("gym_link_received_frames_total", &[("kind", "ring")])
+    };
+    while come() <= hanzod::net::EVENT_QUEUE as u64 {
+        assert!(
+            Instant::now() < deadline,
+            "the receiver's task has more waiting than it can"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    for _ in 0..FULL {
+        b.next(sealed).await;
+    }
+    sending.await.unwrap();
+    // The link is open again: the frame that was cut off has been looked at.
+    a.links
+        .send(to.clone(), a.header(&to, 7), vec![4; 100])
+        .await
+        .unwrap();
+    let next = b.next(|event| match event {
+        NetEvent::LinkOffence { what, .. } => Some(Err(what)),
+        event => sealed(event).map(|(_, header, _)| Ok(header.segment)),
+    });
+    assert_eq!(next.await, Ok(7));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        b.metrics
+            .get("gym_offences_total", &[("kind", "truncated_frame")]),
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

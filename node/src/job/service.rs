@@ -182,7 +182,10 @@ impl Service {
                 Some(peer) = inputs.link_failures.recv() => self.on_done(Done::LinkDown(peer)),
                 Some(call) = inputs.called.recv() => self.on_call(call),
                 Some(outcome) = inputs.published.recv() => self.on_published(outcome),
-                _ = sync.tick() => self.ask_peers(),
+                _ = sync.tick() => {
+                    self.keep_places();
+                    self.ask_peers();
+                }
                 () = tick => self.tick(),
             }
             self.run_machines();
@@ -191,6 +194,14 @@ impl Service {
             job.abandon_training();
             job.events.end();
         }
+    }
+
+    /// Links of the members of running jobs have places.
+    fn keep_places(&self) {
+        let running = self.jobs.values().filter(|j| j.is_running());
+        let rosters = running.flat_map(|j| j.rosters.values());
+        let members = rosters.flat_map(|r| r.members.iter().map(|m| m.peer.clone()));
+        self.tools.outbox.members().set(members.collect());
     }
 
     /// When a machine wants to be woken next, and for what.

@@ -1,6 +1,8 @@
 //! The receiving side: accepts streams, answers handshakes, opens frames, holds each to its link.
 
 use super::frame::{self, Frame, FrameError, Reader};
+use super::held_up::HeldUp;
+use super::places::{Place, Places};
 use super::watch::CpuWatch;
 use super::{IDLE, LINK, LinkContext, LinkOffence, MAX_WORDS, OPEN_DEADLINE};
 use crate::net::codec::{read_frame, write_frame};
@@ -13,15 +15,11 @@ use gym_protocol::message::LinkHeader;
 use libp2p::tcp::tokio::TcpStream;
 use libp2p::{PeerId, Stream};
 use libp2p_stream::{AlreadyRegistered, IncomingStreams};
-use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-/// Links accepted at once, and from one peer: its current one, and those it has given up but that we still hold.
-const MAX_LINKS: usize = 1024;
-const MAX_LINKS_OF_PEER: usize = 4;
 /// What is read of a direct socket at once where a frame's head is expected; payloads go past it.
 const SOCKET_BUFFER: usize = 2048;
 /// How long frames are still taken from a direct socket when the stream beside it has ended.
@@ -35,8 +33,8 @@ const CUT_OFF_GRACE: Duration = Duration::from_millis(500);
 pub struct Acceptor {
     context: LinkContext,
     streams: IncomingStreams,
-    links: JoinSet<PeerId>,
-    of_peer: HashMap<PeerId, usize>,
+    links: JoinSet<Place>,
+    places: Places,
 }
 
 impl std::fmt::Debug for Acceptor {
@@ -62,10 +60,10 @@ impl Acceptor {
     pub fn new(mut context: LinkContext) -> Result<Self, AlreadyRegistered> {
         let streams = context.streams.accept(LINK)?;
         Ok(Self {
+            places: Places::new(context.members.clone()),
             context,
             streams,
             links: JoinSet::new(),
-            of_peer: HashMap::new(),
         })
     }
 
@@ -77,8 +75,8 @@ impl Acceptor {
                 () = stop.cancelled() => break,
                 Some((peer, stream)) = self.streams.next() => self.accept(peer, stream),
                 Some(ended) = self.links.join_next() => {
-                    if let Ok(peer) = ended {
-                        self.ended(&peer);
+                    if let Ok(place) = ended {
+                        self.places.give_back(&place);
                     }
                 }
             }
@@ -87,32 +85,22 @@ impl Acceptor {
     }
 
     fn accept(&mut self, peer: PeerId, stream: Stream) {
-        let count = self.of_peer.entry(peer).or_default();
-        if *count >= MAX_LINKS_OF_PEER || self.links.len() >= MAX_LINKS {
+        let from = peer_bytes(&peer);
+        let Some(place) = self.places.take(&from) else {
             self.context
                 .metrics
                 .add("gym_net_dropped_total", &[("kind", "link")], 1);
             return;
-        }
-        *count += 1;
+        };
         let incoming = Incoming {
             context: self.context.clone(),
-            from: peer_bytes(&peer),
+            from,
             peer,
         };
         self.links.spawn(async move {
             incoming.run(stream).await;
-            peer
+            place
         });
-    }
-
-    fn ended(&mut self, peer: &PeerId) {
-        if let Some(count) = self.of_peer.get_mut(peer) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.of_peer.remove(peer);
-            }
-        }
     }
 }
 
@@ -228,8 +216,12 @@ impl Incoming {
     {
         let mut state = Receiving::Pending(Box::new(pending));
         let mut reader = Reader::new(self.context.buffers.clone());
+        let mut held_up = HeldUp::new(Instant::now());
         loop {
-            let Some(frame) = self.next_frame(stream, &mut reader).await? else {
+            let frame = self
+                .next_frame(stream, &mut reader, &mut state, &mut held_up)
+                .await?;
+            let Some(frame) = frame else {
                 return Ok(());
             };
             let around = 8 + frame.associated.len();
@@ -247,22 +239,44 @@ impl Incoming {
                 payload,
             };
             // The stream pushes back on the sender while the node is busy.
+            let begun = Instant::now();
             match timeout(IDLE, self.context.events.send(event)).await {
-                Ok(Ok(())) => {}
+                Ok(Ok(())) => held_up.add(begun, Instant::now()),
                 Ok(Err(_)) | Err(_) => return Ok(()),
             }
         }
     }
 
     /// The next frame; `None` when the link was closed or lost between frames, or is idle.
-    async fn next_frame<T>(&self, stream: &mut T, reader: &mut Reader) -> Result<Option<Frame>, End>
+    async fn next_frame<T>(
+        &self,
+        stream: &mut T,
+        reader: &mut Reader,
+        state: &mut Receiving,
+        held_up: &mut HeldUp,
+    ) -> Result<Option<Frame>, End>
     where
         T: AsyncRead + Unpin,
     {
-        match timeout(IDLE, frame::read(stream, reader)).await {
+        let read = timeout(IDLE, frame::read(stream, reader));
+        tokio::pin!(read);
+        let read = loop {
+            let forget = state.forget_in(self.context.now_ms());
+            tokio::select! {
+                read = &mut read => break read,
+                () = sleep(forget.unwrap_or(IDLE)), if forget.is_some() => {
+                    state.forget_old(self.context.now_ms());
+                }
+            }
+        };
+        match read {
             Ok(Ok(frame)) => Ok(frame),
             Ok(Err(FrameError::Offence(what))) => Err(End::Offence(what)),
             Ok(Err(FrameError::Io(error))) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                if held_up.is_to_blame(Instant::now()) {
+                    tracing::debug!(peer = %self.peer, "it gave up a frame after this node had held it up");
+                    return Ok(None);
+                }
                 Err(self.cut_off().await)
             }
             Ok(Err(FrameError::Io(_))) | Err(_) => Ok(None),
@@ -313,6 +327,22 @@ impl Receiving {
         match self {
             Self::Pending(pending) => pending.open_first(associated, buffer).map(Box::new),
             Self::Open(mut opener) => opener.open(now_ms, associated, buffer).map(|()| opener),
+        }
+    }
+
+    /// How long the key of an epoch that is over is still kept.
+    fn forget_in(&self, now_ms: u64) -> Option<Duration> {
+        match self {
+            Self::Pending(_) => None,
+            Self::Open(opener) => opener
+                .forget_at()
+                .map(|at| Duration::from_millis(at.saturating_sub(now_ms))),
+        }
+    }
+
+    fn forget_old(&mut self, now_ms: u64) {
+        if let Self::Open(opener) = self {
+            opener.forget_old(now_ms);
         }
     }
 }

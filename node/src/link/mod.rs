@@ -13,10 +13,12 @@
 
 mod buffers;
 mod frame;
+mod held_up;
 mod incoming;
 mod offence;
 mod outbox;
 mod outgoing;
+mod places;
 mod pool;
 mod rate;
 mod watch;
@@ -26,6 +28,7 @@ pub use buffers::Buffers;
 pub use incoming::Acceptor;
 pub use offence::LinkOffence;
 pub use outbox::Outbox;
+pub use places::Members;
 pub use pool::{Damage, LinkError, LinkPool};
 pub use rate::Rates;
 
@@ -82,6 +85,8 @@ pub struct LinkContext {
     pub buffers: Buffers,
     /// The bandwidths that links have shown.
     pub rates: Rates,
+    /// For whose links places are kept.
+    pub members: Members,
 }
 
 impl std::fmt::Debug for LinkContext {

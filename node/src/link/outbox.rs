@@ -36,6 +36,12 @@ impl Outbox {
         self.links.rates()
     }
 
+    /// For whose links places are kept.
+    #[must_use]
+    pub fn members(&self) -> super::Members {
+        self.links.members()
+    }
+
     /// Queues a frame. `false` when the peer's queue is full: it takes nothing.
     pub fn send(&mut self, to: &PeerBytes, header: LinkHeader, payload: Vec<u8>, damage: Damage) -> bool {
         let queue = match self.queues.get(to) {

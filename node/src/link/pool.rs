@@ -1,7 +1,7 @@
 //! The sending side as others use it: one queue and one writer task for each peer.
 
 use super::outgoing::{Outgoing, Writer};
-use super::{FRAME_DEADLINE, LinkContext, MAX_PAYLOAD, Rates};
+use super::{FRAME_DEADLINE, LinkContext, MAX_PAYLOAD, Members, Rates};
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use std::collections::HashMap;
@@ -70,6 +70,12 @@ impl LinkPool {
             context,
             writers: Arc::default(),
         }
+    }
+
+    /// For whose links places are kept.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        self.context.members.clone()
     }
 
     /// The bandwidths that its links have shown.
