@@ -2,12 +2,16 @@
 //!
 //! It is the trusted sequencer of this version: what it signs stands where the specification says "decided".
 
+mod accuse;
 mod audit;
+mod clash;
+mod close;
 mod collect;
 mod commit;
 mod event;
 mod keep;
 mod order;
+mod raise;
 mod reach;
 mod rounds;
 mod view;
