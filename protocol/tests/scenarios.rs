@@ -163,13 +163,13 @@ fn one_seed_gives_one_trace() {
 #[test]
 fn an_invariant_that_does_not_hold_is_said() {
     let text = |invariant: &str, faults: &str| {
-        format!("invariant = \"{invariant}\"\nmembers = 3\nelements = 600\nfaults = [{faults}]\n")
+        format!("invariant = \"{invariant}\"\nmembers = 4\nelements = 600\nfaults = [{faults}]\n")
     };
     let broken = |text: &str| {
         let (scenario, invariant) = parse(text).unwrap();
         invariant.broken(&scenario, &run(&scenario).unwrap())
     };
-    let wrong: Vec<String> = (0..3)
+    let wrong: Vec<String> = (0..4)
         .map(|m| format!("{{ member = {m}, kind = \"other_state\", value = 0 }}"))
         .collect();
     assert!(broken(&text("sum_exact", "")).is_empty());
@@ -183,6 +183,17 @@ fn an_invariant_that_does_not_hold_is_said() {
         !broken(&text("bytes", silent)).is_empty(),
         "no round closed in its first view"
     );
+    // Two never come back: the job is paused after two rounds.
+    let dead = ["1", "2"].map(|m| format!("{{ member = {m}, kind = \"die_in_train\", value = 1 }}"));
+    let paused = |closes: &str| {
+        format!(
+            "rounds = 3\nlimit_s = 7200\n{closes}{}",
+            text("one_state", &dead.join(", "))
+        )
+    };
+    assert_eq!(broken(&paused("")), ["2 of 3 rounds closed"]);
+    assert!(broken(&paused("closes = 2\n")).is_empty());
+    assert!(parse(&paused("closes = 4\n")).is_err());
     assert!(parse(&text("luck", "")).is_err());
     assert!(parse(&text("bytes", "").replace("600", "0")).is_err());
 }

@@ -53,6 +53,8 @@ struct File {
     members: u32,
     #[serde(default = "one")]
     rounds: u64,
+    /// How many of them must close; all, where it is not said.
+    closes: Option<u64>,
     elements: usize,
     #[serde(default = "one")]
     scale: u64,
@@ -205,6 +207,7 @@ pub fn parse(text: &str) -> Result<(Scenario, Invariant), ScenarioError> {
         faults,
         orchestrator_faults: f.orchestrator_faults.clone(),
         limit_ms: f.limit_s * 1000,
+        closes: f.closes.unwrap_or(f.rounds),
     };
     Ok((scenario, f.invariant))
 }
@@ -242,6 +245,13 @@ impl File {
             "rounds",
             self.rounds.to_string(),
             "1 to 10,000",
+        )?;
+        let closes = self.closes.unwrap_or(self.rounds);
+        within(
+            (1..=self.rounds).contains(&closes),
+            "closes",
+            closes.to_string(),
+            "1 to the number of rounds",
         )?;
         within(
             self.redundancy <= 8,
@@ -311,7 +321,7 @@ impl File {
 }
 
 impl Invariant {
-    /// What breaks it in an outcome; empty when it holds.
+    /// What breaks it in an outcome, and whether the rounds that must close did; empty when it holds.
     #[must_use]
     pub fn broken(self, scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
         let mut broken = match self {
@@ -322,8 +332,9 @@ impl Invariant {
             Self::Bytes => bytes(scenario, outcome),
             Self::Kept => kept(outcome),
         };
-        if outcome.closed == 0 {
-            broken.push("no round closed".into());
+        let (closed, must) = (outcome.closed, scenario.closes);
+        if closed < must {
+            broken.push(format!("{closed} of {must} rounds closed"));
         }
         broken
     }

@@ -58,6 +58,8 @@ pub struct Scenario {
     pub orchestrator_faults: Vec<OrchestratorFault>,
     /// Virtual milliseconds after which the run ends, finished or not.
     pub limit_ms: u64,
+    /// Rounds that must close.
+    pub closes: u64,
 }
 
 /// The numbers of a delta.
@@ -111,6 +113,7 @@ impl Default for Scenario {
             faults: BTreeMap::new(),
             orchestrator_faults: Vec::new(),
             limit_ms: 3_600_000,
+            closes: 1,
         }
     }
 }
