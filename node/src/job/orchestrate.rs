@@ -29,6 +29,10 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
     for action in actions {
         service.orchestrator_action(id, action);
     }
+    // Who joined before the job was there.
+    for peer in service.connected.clone() {
+        service.tell_orchestrator(id, Event::PeerSeen(peer));
+    }
 }
 
 impl Service {

@@ -197,6 +197,9 @@ impl Orchestrator {
         if !due && !nobody && !c.complete(self.config.spec.schedule.redundancy) {
             return;
         }
+        let (committed, missing): (Vec<PeerBytes>, Vec<PeerBytes>) =
+            c.members().cloned().partition(|m| c.commitments.contains_key(m));
+        self.candidates.note(&committed, &missing);
         if c.commitments.is_empty() {
             self.void_round(now, "nobody committed", out);
             return;

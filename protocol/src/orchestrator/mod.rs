@@ -4,6 +4,7 @@
 
 mod accuse;
 mod audit;
+mod call;
 mod clash;
 mod close;
 mod collect;
@@ -21,8 +22,9 @@ pub use reach::Answered;
 
 use crate::ids::{CidBytes, Hash32, PeerBytes};
 use crate::member::Held;
-use crate::message::{Body, Ready, Roster, Standing, Verified};
+use crate::message::{Body, Roster, Standing, Verified};
 use crate::time::{Deadline, Estimate, Time, earlier};
+use call::Candidates;
 use commit::Commits;
 use order::MeasuredLinks;
 use rounds::STRIKES;
@@ -65,7 +67,7 @@ pub struct Orchestrator {
     held: Held,
     attempt: u32,
     rounds: Option<u64>,
-    ready: BTreeMap<PeerBytes, Ready>,
+    candidates: Candidates,
     lost: BTreeMap<PeerBytes, Time>,
     strikes: BTreeMap<PeerBytes, u32>,
     commit_times: Estimate,
@@ -87,7 +89,7 @@ impl Orchestrator {
             },
             attempt: 0,
             rounds: None,
-            ready: BTreeMap::new(),
+            candidates: Candidates::default(),
             lost: BTreeMap::new(),
             strikes: BTreeMap::new(),
             commit_times: Estimate::default(),
@@ -124,7 +126,7 @@ impl Orchestrator {
     /// Members ready for the next roster.
     #[must_use]
     pub fn ready(&self) -> usize {
-        self.ready.len()
+        self.candidates.ready()
     }
 
     /// When [`Event::Tick`] is due next, and for what.
@@ -173,6 +175,7 @@ impl Orchestrator {
             }
             Event::Audited { manifest, outcome } => self.on_audited(now, manifest, outcome, out),
             Event::PeerLost(peer) => {
+                self.candidates.lost(&peer);
                 self.lost.entry(peer).or_insert(now);
             }
             Event::PeerSeen(peer) => self.on_seen(&peer),
@@ -192,7 +195,7 @@ impl Orchestrator {
             return;
         }
         match &m.body {
-            Body::Ready(ready) => self.on_ready(now, m.sender.clone(), ready.clone(), out),
+            Body::Ready(ready) => self.on_ready(now, &m.sender, ready.clone(), out),
             Body::Commitment(b) => self.on_commitment(now, &m.sender, b),
             Body::Receipt(b) => self.on_receipt(now, &m.sender, b),
             Body::Reveal(b) => self.on_reveal(now, &m.sender, b, out),
@@ -211,30 +214,6 @@ impl Orchestrator {
             | Body::Cutoff(_)
             | Body::Status(_)
             | Body::Proof(_) => {}
-        }
-    }
-
-    fn on_ready(&mut self, now: Time, peer: PeerBytes, ready: Ready, out: &mut Vec<Action>) {
-        self.lost.remove(&peer);
-        let new = !self.ready.contains_key(&peer);
-        self.ready.insert(peer.clone(), ready);
-        match &mut self.phase {
-            Phase::Training(c) => c.idle(&peer),
-            Phase::Reducing(r) => {
-                r.reach.idle(&peer);
-                r.holdings.idle(&peer);
-            }
-            Phase::Collecting(_, collect) => _ = collect.idle.insert(peer.clone()),
-            Phase::Preparing | Phase::Recruiting { .. } | Phase::Paused | Phase::Finished => {}
-        }
-        if new {
-            out.push(Action::Notice(format!(
-                "{peer} is ready ({} in all)",
-                self.ready.len()
-            )));
-        }
-        if matches!(self.phase, Phase::Recruiting { .. } | Phase::Paused) {
-            self.recruit(now, out);
         }
     }
 
@@ -259,11 +238,9 @@ impl Orchestrator {
             .collect();
         for peer in gone {
             self.lost.remove(&peer);
-            if self.ready.remove(&peer).is_some() {
-                out.push(Action::Notice(format!(
-                    "{peer} is gone ({} ready)",
-                    self.ready.len()
-                )));
+            if self.candidates.forget(&peer) {
+                let ready = self.candidates.ready();
+                out.push(Action::Notice(format!("{peer} is gone ({ready} ready)")));
             }
             match &mut self.phase {
                 Phase::Training(c) | Phase::Collecting(c, _) => c.gone(&peer),

@@ -202,6 +202,7 @@ impl Orchestrator {
     }
 
     pub(super) fn on_seen(&mut self, peer: &PeerBytes) {
+        self.candidates.seen(peer);
         self.lost.remove(peer);
         match &mut self.phase {
             Phase::Reducing(r) => r.is_back(peer),

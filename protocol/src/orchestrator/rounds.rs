@@ -13,22 +13,6 @@ pub(super) const STRIKES: u32 = 2;
 const MAX_ATTEMPTS: u32 = 10;
 
 impl Orchestrator {
-    fn callable(&self) -> Vec<RosterMember> {
-        let max = self.config.spec.schedule.max_workers as usize;
-        self.ready
-            .iter()
-            .filter(|(p, _)| {
-                self.strikes.get(*p).copied().unwrap_or(0) < STRIKES && !self.lost.contains_key(*p)
-            })
-            .map(|(peer, r)| RosterMember {
-                peer: peer.clone(),
-                record: r.record,
-                ready_at: r.at,
-            })
-            .take(max)
-            .collect()
-    }
-
     /// Starts a round when enough members are ready: all that may join at once, or the least after the recruiting time.
     pub(super) fn recruit(&mut self, now: Time, out: &mut Vec<Action>) {
         let schedule = &self.config.spec.schedule;
@@ -79,6 +63,7 @@ impl Orchestrator {
             roster.members.len()
         )));
         out.push(Action::Publish(Body::Roster(roster.clone())));
+        self.candidates.called();
         self.phase = Phase::Training(Commits::new(RoundFacts {
             roster,
             hash,

@@ -123,6 +123,7 @@ impl Network {
         };
         network.orchestrator_actions(actions);
         for i in 0..scenario.members {
+            network.orchestrator_in(0, orchestrator::Event::PeerSeen(peer(i)));
             let delay = network.wires.delay(i, i);
             network.member_in(delay, i, host::loaded(&zero));
             network.draw_death(i);
