@@ -295,6 +295,24 @@ fn a_delta_with_a_nan_is_refused_and_the_round_goes_on() {
     assert!(round(&o, 2).summed.contains(&2));
 }
 
+/// Holders are silenced by nothing but what opens a member's commitment, after the cutoff, from a member: whoever forges it, a
+/// commit whose maker died before its reveal is summed.
+#[test]
+fn a_forged_reveal_does_not_silence_the_holders() {
+    for forges in [Fault::ForgesReveals(1), Fault::StrangerReveals(1)] {
+        for (members, dead) in [(4, 1), (5, 3), (7, 0)] {
+            for liar in (0..members).filter(|m| *m != dead) {
+                let o = check(&scenario(
+                    members,
+                    &[(dead, &[Fault::DieInReveal(1)]), (liar, &[forges])],
+                ));
+                let all: Vec<u32> = (0..members).collect();
+                assert_eq!(round(&o, 1).summed, all, "{forges:?} by {liar}: {o:#?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_delta_too_large_to_be_summed_is_its_makers_fault_alone() {
     for (wire, flat_ring_max) in [

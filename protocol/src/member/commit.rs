@@ -231,6 +231,16 @@ impl InRound {
         }
     }
 
+    /// Somebody opened a commitment. Holders are silent for a member only where the orchestrator has taken its reveal: after
+    /// the cutoff, from a member of the roster, with the salt and the directory that were committed to.
+    pub(super) fn on_reveal(&mut self, config: &Config, sender: &PeerBytes, b: Reveal) {
+        let opened = commitment(config.genesis, &b.member, b.salt, &b.cid);
+        let opens = self.commitments.get(&b.member) == Some(&opened);
+        if opens && self.cutoff.is_some() && self.in_roster(sender) {
+            self.revealed.insert(b.member);
+        }
+    }
+
     pub(super) fn on_cutoff(&mut self, now: Time, config: &Config, out: &mut Vec<Action>) {
         if self.cutoff.is_none() {
             self.cutoff = Some(now);

@@ -264,9 +264,7 @@ impl InRound {
             Body::Commitment(b) => self.on_commitment(now, config, m.sender, b.commitment, out),
             Body::Receipt(b) => self.on_receipt(&m.sender, &b),
             Body::Cutoff(_) => self.on_cutoff(now, config, out),
-            Body::Reveal(b) => {
-                self.revealed.insert(b.member);
-            }
+            Body::Reveal(b) => self.on_reveal(config, &m.sender, b),
             Body::Manifest(b) => {
                 let hash = crate::cbor::object_hash(&m.encoded);
                 self.on_manifest(now, config, b, hash, out);

@@ -47,6 +47,10 @@ pub enum Fault {
     OtherState(u64),
     /// Says in this round that it holds every chunk of a view, and gives none that it has not.
     SaysAll(u64),
+    /// Reveals junk for every member in this round, when it commits and when it reveals.
+    ForgesReveals(u64),
+    /// A stranger does so beside it.
+    StrangerReveals(u64),
     /// Adds the opposite of what it committed in this round, and signs its hops all the same.
     FalseSum(u64),
 }

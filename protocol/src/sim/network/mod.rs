@@ -1,6 +1,7 @@
 //! The world of one simulation: hosts, orchestrator, what is on its way, and what an observer notes.
 
 mod audits;
+mod lies;
 mod of_members;
 mod of_orchestrator;
 

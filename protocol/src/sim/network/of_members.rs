@@ -3,7 +3,7 @@
 use super::{APPLY_US, BUILD_US, FETCH_US, Network};
 use crate::ids::{Hash32, PeerBytes};
 use crate::member;
-use crate::message::{Body, HeldChunk, Holding, LinkHeader, Offence};
+use crate::message::{LinkHeader, Offence};
 use crate::sim::host::{self, Fault};
 use crate::sim::{Order, hash, peer, signed};
 use rand::Rng;
@@ -14,6 +14,7 @@ impl Network {
         match action {
             Action::Publish(body) => {
                 let body = self.said(i, body);
+                self.forge_reveals(i, &body);
                 if let Some(m) = signed(&peer(i), body, Vec::new()) {
                     self.gossip(i, m);
                 }
@@ -79,27 +80,6 @@ impl Network {
             Action::AbandonTraining | Action::Notice(_) | Action::Finished(_) => {}
             Action::Penalise { offence, .. } => self.hosts[i as usize].count(offence),
         }
-    }
-
-    /// What a member says in place of `body`. Who says that it holds every chunk says of their means what it has heard.
-    fn said(&mut self, i: u32, body: Body) -> Body {
-        let Body::Holding(holding) = body else { return body };
-        for held in holding.held.iter() {
-            self.means.insert((holding.manifest, held.chunk), held.mean);
-        }
-        let lies = self.hosts[i as usize].has(Fault::SaysAll(holding.round.0));
-        let Some(scope) = self.manifests.get(&holding.manifest).filter(|_| lies) else {
-            return Body::Holding(holding);
-        };
-        let mean = |chunk| self.means.get(&(holding.manifest, chunk)).copied();
-        let all: Vec<HeldChunk> = (0..scope.chunks())
-            .map(|chunk| HeldChunk {
-                chunk,
-                mean: mean(chunk).unwrap_or_else(|| hash(&[b"a lie"])),
-            })
-            .collect();
-        let held = all.try_into().unwrap_or_default();
-        Body::Holding(Holding { held, ..holding })
     }
 
     fn send_segment(&mut self, i: u32, to: &PeerBytes, mut header: LinkHeader, mut payload: Vec<u8>) {
