@@ -5,7 +5,7 @@
 mod stage;
 
 use gym_protocol::ids::Hash32;
-use gym_protocol::message::Reveal;
+use gym_protocol::message::{Complaint, Offence, Reveal};
 use gym_protocol::orchestrator::{Doing, Event};
 use stage::{MEMBERS, Stage, cid, peer};
 
@@ -129,4 +129,62 @@ fn whoever_has_committed_has_its_time_for_the_receipts() {
     assert_eq!(stage.cutoffs, 0);
     stage.wait(1_000);
     assert_eq!(stage.cutoffs, 1, "nobody is waited for without end");
+}
+
+impl Stage {
+    /// A complaint about a delta, before there is a manifest.
+    fn refuse(&mut self, accuser: u8, accused: u8, context: Hash32) {
+        let (roster, _) = self.roster();
+        let complaint = Complaint {
+            job: cid(9),
+            round: roster.round,
+            view: gym_protocol::ids::View(0),
+            context,
+            accused: peer(accused),
+            offence: Offence::DeltaNotFinite.number(),
+            missing: 0,
+        };
+        self.say(accuser, complaint.into());
+    }
+}
+
+/// Complaints of another roster, said again by anybody, do not end the wait for a member's receipts; those of this one do.
+#[test]
+fn a_complaint_is_heard_under_its_roster_alone() {
+    let mut stage = Stage::new();
+    (0..MEMBERS).for_each(|n| stage.commit(n));
+    (0..5).for_each(|n| stage.receipt(n));
+    let (_, hash) = stage.roster();
+    for context in [Hash32::ZERO, Hash32([3; 32])] {
+        (0..2).for_each(|accuser| stage.refuse(accuser, 5, context));
+        assert_eq!(stage.cutoffs, 0, "the last receipts are waited for");
+    }
+    (0..2).for_each(|accuser| stage.refuse(accuser, 5, hash));
+    assert_eq!(stage.cutoffs, 1, "nobody holds it");
+}
+
+/// A holder's receipt for another delta than was committed counts for nothing once that is seen, and is its own fault: the true
+/// holder's may still come.
+#[test]
+fn receipts_count_for_what_is_revealed() {
+    let forged = || {
+        let mut stage = Stage::new();
+        (0..MEMBERS).for_each(|n| stage.commit(n));
+        // The first word of a holder stands, and no number of words is more than one.
+        stage.receipt_by(1, 0, cid(77));
+        stage.receipt_by(1, 0, cid(78));
+        stage.receipt_by(1, 0, cid(0));
+        (1..MEMBERS).for_each(|n| stage.receipt(n));
+        assert_eq!(stage.cutoffs, 1, "nobody can tell yet");
+        (0..MEMBERS).for_each(|n| stage.reveal(n));
+        assert_eq!(stage.offences, [(peer(1), Offence::BadMessage)]);
+        assert!(stage.manifests.is_empty(), "true receipts may come");
+        stage
+    };
+    let mut stage = forged();
+    stage.receipt_by(2, 0, cid(0));
+    assert_eq!(stage.members(), [0, 1, 2, 3, 4, 5]);
+    let mut stage = forged();
+    stage.wait(21_000);
+    assert_eq!(stage.members(), [1, 2, 3, 4, 5], "it has no receipts");
 }

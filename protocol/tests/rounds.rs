@@ -313,6 +313,24 @@ fn a_forged_reveal_does_not_silence_the_holders() {
     }
 }
 
+/// A holder that signs for what it was not given is found out, and the commit has another holder.
+#[test]
+fn a_false_receipt_leaves_no_commit_out() {
+    let mut found = 0;
+    for members in 3..=6 {
+        for liar in 0..members {
+            let o = check(&scenario(members, &[(liar, &[Fault::FalseReceipts(1)])]));
+            assert_eq!(
+                round(&o, 1).summed.len(),
+                members as usize,
+                "{liar} of {members}: {o:#?}"
+            );
+            found += o.offences.get("bad_message").copied().unwrap_or(0);
+        }
+    }
+    assert!(found > 0, "some are asked to hold");
+}
+
 #[test]
 fn a_delta_too_large_to_be_summed_is_its_makers_fault_alone() {
     for (wire, flat_ring_max) in [

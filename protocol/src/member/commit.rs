@@ -224,10 +224,31 @@ impl InRound {
         }
     }
 
-    pub(super) fn on_receipt(&mut self, holder: &PeerBytes, receipt: &Receipt) {
+    /// A holder's word for one's own commit. Whoever signs for another delta has not this one: the next is asked.
+    pub(super) fn on_receipt(
+        &mut self,
+        now: Time,
+        config: &Config,
+        holder: &PeerBytes,
+        receipt: &Receipt,
+        out: &mut Vec<Action>,
+    ) {
         let own = receipt.member == self.me && self.commitments.get(&self.me) == Some(&receipt.commitment);
-        if own && self.in_roster(holder) {
+        if !own || !self.in_roster(holder) {
+            return;
+        }
+        let Some(commit) = &mut self.own else { return };
+        if receipt.cid == commit.cid {
             self.receipts.insert(holder.clone());
+        } else if commit.sent_to.contains_key(holder) && commit.refused_by.insert(holder.clone()) {
+            self.accuse(
+                config,
+                holder,
+                Offence::BadMessage,
+                "its receipt names another delta",
+                out,
+            );
+            self.replicate(now, config, out);
         }
     }
 

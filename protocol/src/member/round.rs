@@ -262,7 +262,7 @@ impl InRound {
     pub(super) fn on_message(&mut self, now: Time, config: &Config, m: Verified, out: &mut Vec<Action>) {
         match m.body {
             Body::Commitment(b) => self.on_commitment(now, config, m.sender, b.commitment, out),
-            Body::Receipt(b) => self.on_receipt(&m.sender, &b),
+            Body::Receipt(b) => self.on_receipt(now, config, &m.sender, &b, out),
             Body::Cutoff(_) => self.on_cutoff(now, config, out),
             Body::Reveal(b) => self.on_reveal(config, &m.sender, b),
             Body::Manifest(b) => {

@@ -71,7 +71,7 @@ impl Orchestrator {
             return;
         };
         let Phase::Reducing(r) = &mut self.phase else {
-            self.on_delta_refused(accuser, &b.accused, offence);
+            self.on_delta_refused(accuser, b, offence);
             return;
         };
         let known = b.context == r.hash && r.serves(accuser) && r.serves(&b.accused) && *accuser != b.accused;

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Collect {
     since: Time,
     last_reveal: Time,
-    revealed: BTreeMap<PeerBytes, CidBytes>,
     false_reveals: BTreeMap<PeerBytes, u32>,
     checked: BTreeMap<PeerBytes, Result<u64, Reason>>,
     /// Have nothing of this round: they said that they are ready for a next one.
@@ -44,7 +43,6 @@ impl Collect {
         Self {
             since: now,
             last_reveal: now,
-            revealed: BTreeMap::new(),
             false_reveals: BTreeMap::new(),
             checked: BTreeMap::new(),
             idle: BTreeSet::new(),
@@ -59,7 +57,7 @@ impl Orchestrator {
         let Phase::Collecting(c, collect) = &mut self.phase else {
             return;
         };
-        if b.roster != c.facts.hash || !c.in_roster(sender) || collect.revealed.contains_key(&b.member) {
+        if b.roster != c.facts.hash || !c.in_roster(sender) || c.revealed.contains_key(&b.member) {
             return;
         }
         let Some(known) = c.commitments.get(&b.member) else {
@@ -79,12 +77,11 @@ impl Orchestrator {
             });
             return;
         }
-        collect.revealed.insert(b.member.clone(), b.cid.clone());
+        c.revealed.insert(b.member.clone(), b.cid.clone());
         collect.last_reveal = now;
         // Whoever reveals has it. A member that leaves its reveal to a holder is not asked: it may be dead.
         let mut from = vec![sender.clone()];
-        let holders = c.holders(&b.member).into_iter().flat_map(|(_, h)| h);
-        from.extend(holders.filter(|h| *h != sender).cloned());
+        from.extend(c.holders(&b.member, &b.cid).filter(|h| *h != sender).cloned());
         out.push(Action::CheckDelta {
             roster: c.facts.hash,
             round: c.facts.roster.round,
@@ -92,6 +89,18 @@ impl Orchestrator {
             cid: b.cid.clone(),
             from,
         });
+        let round = c.facts.roster.round;
+        for holder in c.false_holders(&b.member, &b.cid) {
+            out.push(Action::Penalise {
+                peer: holder.clone(),
+                offence: Offence::BadMessage,
+                detail: format!(
+                    "round {round}: its receipt names another delta than {} committed",
+                    b.member
+                ),
+            });
+            self.strike(&holder, out);
+        }
     }
 
     pub(super) fn on_delta_checked(
@@ -107,7 +116,7 @@ impl Orchestrator {
         let Phase::Collecting(c, collect) = &mut self.phase else {
             return;
         };
-        if roster != c.facts.hash || collect.revealed.get(member) != Some(cid) {
+        if roster != c.facts.hash || c.revealed.get(member) != Some(cid) {
             return;
         }
         let verdict = match outcome {
@@ -141,7 +150,7 @@ impl Orchestrator {
     }
 
     /// A delta that a holder revealed late has as long to be fetched as any other.
-    pub(super) fn collect_deadline(&self, collect: &Collect) -> Deadline {
+    pub(super) fn collect_deadline(&self, c: &Commits, collect: &Collect) -> Deadline {
         let deadlines = &self.config.spec.schedule.deadlines;
         if let Some(short) = collect.short {
             let end = short.since.plus(deadlines.attest_ms);
@@ -152,7 +161,7 @@ impl Orchestrator {
         }
         let commit_ms = deadlines.commit_ms;
         let end = collect.since.plus(commit_ms);
-        let fetching = collect.revealed.len() > collect.checked.len();
+        let fetching = c.revealed.len() > collect.checked.len();
         let at = if fetching {
             collect.last_reveal.min(end).plus(commit_ms)
         } else {
@@ -167,11 +176,17 @@ impl Orchestrator {
         let Phase::Collecting(c, collect) = &self.phase else {
             return;
         };
+        // Whose receipts turn out to be false may still get true ones.
+        let is_settled = |m: &PeerBytes| match collect.checked.get(m) {
+            Some(Ok(_)) => c.counts(m, redundancy),
+            Some(Err(_)) => true,
+            None => false,
+        };
         let all = c
             .members()
-            .filter(|m| c.counts(m, redundancy))
-            .all(|m| collect.checked.contains_key(m));
-        let due = now >= self.collect_deadline(collect).0;
+            .filter(|m| c.seems_to_count(m, redundancy))
+            .all(is_settled);
+        let due = now >= self.collect_deadline(c, collect).0;
         if !all && !due {
             return;
         }
@@ -272,7 +287,7 @@ impl Orchestrator {
                 .get(member)
                 .map_or(Reason::NoReceipts, |(_, reason)| *reason));
         }
-        let revealed = collect.revealed.get(member);
+        let revealed = c.revealed.get(member);
         let Some(cid) = revealed else {
             let lied = collect.false_reveals.contains_key(member);
             return Err(if lied {
@@ -313,13 +328,7 @@ impl Commits {
     ) -> Option<PeerBytes> {
         let there = |p: &&PeerBytes| !self.gone.contains(*p) && !lost(p);
         std::iter::once(member)
-            .chain(
-                self.receipts
-                    .get(member)
-                    .and_then(|r| r.get(cid))
-                    .into_iter()
-                    .flatten(),
-            )
+            .chain(self.holders(member, cid))
             .find(there)
             .cloned()
     }

@@ -2,22 +2,29 @@
 
 use super::{Action, Orchestrator, Phase, RoundFacts, without};
 use crate::ids::{CidBytes, Hash32, PeerBytes};
-use crate::message::{Body, Commitment, Cutoff, Offence, Reason, Receipt};
+use crate::message::{Body, Commitment, Complaint, Cutoff, Offence, Reason, Receipt};
 use crate::time::{Deadline, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A straggler is waited for at least this long after half have committed.
 const STRAGGLER_FLOOR_MS: u64 = 10_000;
 
-/// A member's receipts: holders by directory.
-pub(super) type Receipts = BTreeMap<CidBytes, BTreeSet<PeerBytes>>;
+/// What a holder signed that it has: a directory, for a commitment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Receipted {
+    commitment: Hash32,
+    cid: CidBytes,
+}
 
 /// What is known of a round's commits.
 #[derive(Clone, Debug)]
 pub(super) struct Commits {
     pub(super) facts: RoundFacts,
     pub(super) commitments: BTreeMap<PeerBytes, Hash32>,
-    pub(super) receipts: BTreeMap<PeerBytes, Receipts>,
+    /// One of each holder, by member: the first stands.
+    receipts: BTreeMap<PeerBytes, BTreeMap<PeerBytes, Receipted>>,
+    /// Directories that opened their commitments.
+    pub(super) revealed: BTreeMap<PeerBytes, CidBytes>,
     /// Holders that refused a member's delta, and the reason they gave.
     pub(super) refused: BTreeMap<PeerBytes, (BTreeSet<PeerBytes>, Reason)>,
     pub(super) equivocated: BTreeSet<PeerBytes>,
@@ -31,6 +38,7 @@ impl Commits {
             facts,
             commitments: BTreeMap::new(),
             receipts: BTreeMap::new(),
+            revealed: BTreeMap::new(),
             refused: BTreeMap::new(),
             equivocated: BTreeSet::new(),
             gone: BTreeSet::new(),
@@ -57,9 +65,37 @@ impl Commits {
         self.members().any(|m| m == peer)
     }
 
-    /// The directory with the most receipts, and who holds it.
-    pub(super) fn holders(&self, member: &PeerBytes) -> Option<(&CidBytes, &BTreeSet<PeerBytes>)> {
-        self.receipts.get(member)?.iter().max_by_key(|(_, h)| h.len())
+    /// A member's receipts that are for its commitment.
+    fn receipts(&self, member: &PeerBytes) -> impl Iterator<Item = (&PeerBytes, &CidBytes)> {
+        let commitment = self.commitments.get(member);
+        let receipts = self.receipts.get(member).into_iter().flatten();
+        let fits = receipts.filter(move |(_, r)| commitment.is_none_or(|c| *c == r.commitment));
+        fits.map(|(holder, r)| (holder, &r.cid))
+    }
+
+    /// Who holds a member's directory.
+    pub(super) fn holders(&self, member: &PeerBytes, cid: &CidBytes) -> impl Iterator<Item = &PeerBytes> {
+        let receipts = self.receipts(member);
+        receipts
+            .filter(move |(_, of)| *of == cid)
+            .map(|(holder, _)| holder)
+    }
+
+    /// Holders that signed for another directory than the one which opens the commitment: they cannot have had it.
+    pub(super) fn false_holders(&self, member: &PeerBytes, cid: &CidBytes) -> Vec<PeerBytes> {
+        let receipts = self.receipts(member);
+        receipts
+            .filter(|(_, of)| *of != cid)
+            .map(|(holder, _)| holder.clone())
+            .collect()
+    }
+
+    /// Receipts for the directory that has the most.
+    fn most_receipts(&self, member: &PeerBytes) -> usize {
+        let mut by_cid: BTreeMap<&CidBytes, usize> = BTreeMap::new();
+        self.receipts(member)
+            .for_each(|(_, cid)| *by_cid.entry(cid).or_default() += 1);
+        by_cid.into_values().max().unwrap_or(0)
     }
 
     /// Receipts a commit needs: `redundancy`, or as many as others have committed, if fewer.
@@ -67,11 +103,22 @@ impl Commits {
         (redundancy as usize).min(self.commitments.len().saturating_sub(1))
     }
 
-    /// Committed, with its receipts.
+    /// Committed, with its receipts: those for what it revealed, once it has.
     pub(super) fn counts(&self, member: &PeerBytes, redundancy: u32) -> bool {
-        self.commitments.contains_key(member)
-            && !self.equivocated.contains(member)
-            && self.holders(member).map_or(0, |(_, h)| h.len()) >= self.needed(redundancy)
+        let receipts = match self.revealed.get(member) {
+            Some(cid) => self.holders(member, cid).count(),
+            None => self.most_receipts(member),
+        };
+        self.is_committed(member) && receipts >= self.needed(redundancy)
+    }
+
+    /// Committed, and with its receipts if they are true.
+    pub(super) fn seems_to_count(&self, member: &PeerBytes, redundancy: u32) -> bool {
+        self.is_committed(member) && self.most_receipts(member) >= self.needed(redundancy)
+    }
+
+    fn is_committed(&self, member: &PeerBytes) -> bool {
+        self.commitments.contains_key(member) && !self.equivocated.contains(member)
     }
 
     /// Two holders, or all there could be, refused its delta.
@@ -127,17 +174,22 @@ impl Orchestrator {
         // A receipt may overtake the commitment that it is for: the reveal tells whether they fit.
         let fits = c.commitments.get(&b.member).is_none_or(|k| *k == b.commitment);
         if known && fits && *holder != b.member {
-            let held = c.receipts.entry(b.member.clone()).or_default();
-            held.entry(b.cid.clone()).or_default().insert(holder.clone());
+            let of = c.receipts.entry(b.member.clone()).or_default();
+            of.entry(holder.clone()).or_insert_with(|| Receipted {
+                commitment: b.commitment,
+                cid: b.cid.clone(),
+            });
         }
     }
 
     /// A complaint about a delta, before there is a manifest.
-    pub(super) fn on_delta_refused(&mut self, accuser: &PeerBytes, accused: &PeerBytes, offence: Offence) {
+    pub(super) fn on_delta_refused(&mut self, accuser: &PeerBytes, b: &Complaint, offence: Offence) {
+        let accused = &b.accused;
         let (Phase::Training(c) | Phase::Collecting(c, _)) = &mut self.phase else {
             return;
         };
-        if !c.in_roster(accuser) || !c.in_roster(accused) || accuser == accused {
+        // One of an earlier round, or of an earlier try at this one, may be said again by anybody.
+        if b.context != c.facts.hash || !c.in_roster(accuser) || !c.in_roster(accused) || accuser == accused {
             return;
         }
         let reason = match offence {

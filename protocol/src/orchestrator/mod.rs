@@ -136,7 +136,7 @@ impl Orchestrator {
             Phase::Preparing | Phase::Paused | Phase::Finished => None,
             Phase::Recruiting { enough_at } => enough_at.map(|at| (at, "more members")),
             Phase::Training(c) => Some(self.cutoff_deadline(c)),
-            Phase::Collecting(_, collect) => Some(self.collect_deadline(collect)),
+            Phase::Collecting(c, collect) => Some(self.collect_deadline(c, collect)),
             Phase::Reducing(r) => Some(r.deadline()),
         };
         let over = matches!(self.phase, Phase::Finished);

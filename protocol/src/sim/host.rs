@@ -51,6 +51,8 @@ pub enum Fault {
     ForgesReveals(u64),
     /// A stranger does so beside it.
     StrangerReveals(u64),
+    /// Signs receipts of this round for another delta than it was given.
+    FalseReceipts(u64),
     /// Adds the opposite of what it committed in this round, and signs its hops all the same.
     FalseSum(u64),
 }

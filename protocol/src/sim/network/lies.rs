@@ -2,7 +2,7 @@
 
 use super::Network;
 use crate::ids::PeerBytes;
-use crate::message::{Body, Commitment, HeldChunk, Holding, Reveal};
+use crate::message::{Body, Commitment, HeldChunk, Holding, Receipt, Reveal};
 use crate::sim::host::Fault;
 use crate::sim::{cid, hash, peer, signed};
 
@@ -11,6 +11,14 @@ impl Network {
     pub(super) fn said(&mut self, i: u32, body: Body) -> Body {
         if let Body::Holding(holding) = body {
             return Body::Holding(self.said_to_hold(i, holding));
+        }
+        if let Body::Receipt(receipt) = &body
+            && self.has(i, Fault::FalseReceipts(receipt.round.0))
+        {
+            return Body::Receipt(Receipt {
+                cid: cid(&[b"a lie"]),
+                ..receipt.clone()
+            });
         }
         body
     }

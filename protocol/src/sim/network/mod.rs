@@ -197,7 +197,9 @@ impl Network {
     fn observe(&mut self, m: &Verified) {
         match &m.body {
             Body::Commitment(_) => self.record.on_commitment(index_of(&m.sender)),
-            Body::Receipt(receipt) => self.record.on_receipt(index_of(&m.sender), receipt),
+            Body::Receipt(receipt) if self.deltas.contains_key(&receipt.cid) => {
+                self.record.on_receipt(index_of(&m.sender), receipt);
+            }
             Body::Job(_)
             | Body::Roster(_)
             | Body::Manifest(_)
@@ -211,7 +213,8 @@ impl Network {
             | Body::Status(_)
             | Body::Links(_)
             | Body::Proof(_)
-            | Body::Holding(_) => {}
+            | Body::Holding(_)
+            | Body::Receipt(_) => {}
         }
     }
 
