@@ -36,6 +36,18 @@ fn scenario(members: u32, faults: &[(u32, &[Fault])]) -> Scenario {
     }
 }
 
+/// With as few members as are left without `liars`.
+fn without_liars(members: u32, liars: &[(u32, &[Fault])]) -> Scenario {
+    let s = scenario(members, liars);
+    let least = members - u32::try_from(liars.len()).expect("they are few");
+    Scenario {
+        job: s
+            .job
+            .replace("min_workers = 2", &format!("min_workers = {}", least.min(2))),
+        ..s
+    }
+}
+
 /// What must hold whatever went wrong.
 fn check(s: &Scenario) -> Outcome {
     let o = run(s).expect("the job parses");
@@ -260,11 +272,34 @@ fn the_rest_of_the_commits_is_no_quorum_by_itself() {
     assert!(closed > 0, "some are a quorum");
 }
 
+/// Below four members those who are left are no quorum: the round is void at once, and tried again without the silent one.
 #[test]
 fn a_member_that_is_silent_in_the_ring_is_replaced_but_summed() {
-    let o = check(&scenario(4, &[(2, &[Fault::MuteInReduce(1)])]));
-    assert_eq!(round(&o, 1).summed.len(), 4);
-    assert!(round(&o, 1).view > 0);
+    for members in 2..=5 {
+        for silent in 0..members {
+            let o = check(&without_liars(members, &[(silent, &[Fault::MuteInReduce(1)])]));
+            one_round_less(&o, members, silent);
+        }
+    }
+}
+
+/// A round closed without the honest work of nobody: with the liar's too, where the others are a quorum.
+fn one_round_less(o: &Outcome, members: u32, liar: u32) {
+    let r = round(o, 1);
+    let tries = o.rounds.iter().filter(|r| r.round == 1).count();
+    if members < 4 {
+        let others: Vec<u32> = (0..members).filter(|m| *m != liar).collect();
+        assert_eq!((&r.summed, tries), (&others, 2), "{members} members: {o:#?}");
+    } else {
+        assert_eq!(
+            (r.summed.len(), tries),
+            (members as usize, 1),
+            "{members} members: {o:#?}"
+        );
+        assert_eq!(r.signers, members as usize - 1);
+        assert!(r.view > 0);
+    }
+    assert!(round(o, 3).summed.contains(&liar), "once is forgiven");
 }
 
 #[test]
@@ -274,25 +309,69 @@ fn misbehaviour_on_a_link_is_named_and_the_work_is_summed_all_the_same() {
         (Fault::Truncate(1), "truncated"),
         (Fault::BadSeal(1), "bad_seal"),
     ] {
-        for liar in [0, 3] {
-            let o = check(&scenario(4, &[(liar, &[fault])]));
-            assert!(o.offences.contains_key(label), "{label}: {:?}", o.offences);
-            assert_eq!(
-                round(&o, 1).summed.len(),
-                4,
-                "{label}: a holder contributes its committed delta"
-            );
-            assert_eq!(round(&o, 1).signers, 3, "{label}");
+        for members in 2..=5 {
+            for liar in 0..members {
+                let o = check(&without_liars(members, &[(liar, &[fault])]));
+                assert!(o.offences.contains_key(label), "{label}: {:?}", o.offences);
+                one_round_less(&o, members, liar);
+            }
         }
     }
 }
 
 #[test]
 fn a_delta_with_a_nan_is_refused_and_the_round_goes_on() {
-    let o = check(&scenario(4, &[(2, &[Fault::NotFinite(1)])]));
-    assert_eq!(round(&o, 1).summed, [0, 1, 3]);
-    assert!(o.offences.contains_key("delta_not_finite"));
-    assert!(round(&o, 2).summed.contains(&2));
+    for members in 2..=5 {
+        let liar = members - 1;
+        let o = check(&without_liars(members, &[(liar, &[Fault::NotFinite(1)])]));
+        let others: Vec<u32> = (0..liar).collect();
+        assert_eq!(round(&o, 1).summed, others);
+        assert!(o.offences.contains_key("delta_not_finite"));
+        assert!(round(&o, 2).summed.contains(&liar));
+    }
+}
+
+/// Of three, two are no quorum: the third, whose state differs though the sum is sound, is left out of the next try.
+#[test]
+fn a_state_that_differs_does_not_hold_a_small_network_up() {
+    for liar in 0..3 {
+        let o = check(&scenario(3, &[(liar, &[Fault::OtherState(1)])]));
+        assert!(o.offences.contains_key("state_differs"));
+        let others: Vec<u32> = (0..3).filter(|m| *m != liar).collect();
+        let (r, tries) = (round(&o, 1), o.rounds.iter().filter(|r| r.round == 1).count());
+        assert_eq!((&r.summed, r.signers, tries), (&others, 2, 2), "{o:#?}");
+        assert!(round(&o, 3).summed.contains(&liar), "once is forgiven");
+    }
+}
+
+/// One that misbehaves in every round, and answers whoever asks, fails no job of any small size: it is not called again.
+#[test]
+fn one_that_always_misbehaves_does_not_fail_the_job() {
+    let faults: &[fn(u64) -> Fault] = &[
+        Fault::MuteInReduce,
+        Fault::WrongRound,
+        Fault::Truncate,
+        Fault::BadSeal,
+        Fault::NotFinite,
+        Fault::FalseSum,
+        Fault::OtherState,
+        Fault::FalseReceipts,
+        Fault::ForgesReveals,
+        |round| Fault::Accuses(round, 4),
+        |round| Fault::Accuses(round, u32::MAX),
+    ];
+    for fault in faults {
+        let always: Vec<Fault> = (0..4).map(fault).collect();
+        // Of two that differ nobody can say which state is true.
+        let least = if always[0] == Fault::OtherState(0) { 3 } else { 2 };
+        for members in least..=7 {
+            for liar in 0..members {
+                let o = check(&without_liars(members, &[(liar, &always)]));
+                let views: u32 = o.rounds.iter().map(|r| r.views).sum();
+                assert!(views <= 16, "{always:?} {liar} of {members}: {o:#?}");
+            }
+        }
+    }
 }
 
 /// Holders are silenced by nothing but what opens a member's commitment, after the cutoff, from a member: whoever forges it, a
@@ -367,11 +446,13 @@ fn a_state_that_differs_is_named_and_its_member_catches_up() {
 #[test]
 fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar() {
     for wire in ["f32", "bf16", "q8", "q4"] {
-        for (members, flat_ring_max, liar) in [(4, 28, 0), (5, 28, 3), (9, 4, 5), (7, 4, 6)] {
+        let small = [(2, 28, 0), (2, 28, 1), (3, 28, 0), (3, 28, 2)];
+        let large = [(4, 28, 0), (5, 28, 3), (9, 4, 5), (7, 4, 6)];
+        for (members, flat_ring_max, liar) in small.into_iter().chain(large) {
             let s = Scenario {
-                job: JOB.replace("WIRE", wire),
+                job: without_liars(members, &[(liar, &[])]).job.replace("f32", wire),
                 flat_ring_max,
-                ..scenario(members, &[(liar, &[Fault::FalseSum(1)])])
+                ..without_liars(members, &[(liar, &[Fault::FalseSum(1)])])
             };
             let o = check(&s);
             let honest: Vec<u32> = (0..members).filter(|m| *m != liar).collect();
@@ -380,12 +461,20 @@ fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar(
             assert_eq!(by, honest, "{wire} {members}: who names the liar");
             assert_eq!(o.named.len(), 1, "nobody else is named");
             let r = round(&o, 1);
-            assert!(r.view > 0);
-            assert_eq!(
-                r.summed.len(),
-                members as usize,
-                "its committed work stays in the sum"
-            );
+            if members < 4 {
+                assert_eq!(
+                    (r.view, &r.summed),
+                    (0, &honest),
+                    "the others are no quorum: tried again"
+                );
+            } else {
+                assert!(r.view > 0);
+                assert_eq!(
+                    r.summed.len(),
+                    members as usize,
+                    "its committed work stays in the sum"
+                );
+            }
             assert_eq!(r.signers, members as usize - 1);
             assert!(!round(&o, 2).summed.contains(&liar), "it is not called again");
             let last: Vec<_> = honest.iter().map(|m| o.states[*m as usize]).collect();

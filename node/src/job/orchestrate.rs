@@ -8,6 +8,7 @@ use super::sync::Question;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::message::{Body, Close, Manifest, Reason, Verified};
 use gym_protocol::orchestrator::{Action, Answered, Config, Event, Orchestrator};
+use gym_protocol::quant::SEGMENT;
 use std::time::Duration;
 
 /// This node's own job begins: its machine waits for checkpoint 0.
@@ -22,6 +23,7 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
         job: id.clone(),
         spec: (*job.body.spec).clone(),
         rows: job.body.rows,
+        segment: SEGMENT,
         flat_ring_max: service.tools.flat_ring_max,
     };
     let mut actions = Vec::new();

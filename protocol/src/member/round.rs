@@ -311,10 +311,10 @@ impl InRound {
         }
     }
 
-    /// Has the proof of a lie replayed, for a manifest of this round: once an accused, and few in a round.
+    /// Has the proof of a lie replayed, for a manifest of this round: once an accused, and few in a round. The accused may be
+    /// called no longer, where the round is tried again without it.
     pub(super) fn on_proof(&mut self, proof: &Proof, out: &mut Vec<Action>) {
-        let known = proof.round == self.roster.round && self.in_roster(&proof.accused);
-        if known
+        if proof.round == self.roster.round
             && self.judged.len() < MAX_JUDGED
             && self.judged.insert((proof.manifest, proof.accused.clone()))
         {

@@ -17,8 +17,10 @@ pub(super) enum Audit {
     NotAsked,
     /// Under way since.
     Asked(Time),
-    /// Nothing was found.
-    Done,
+    /// The sum is the exact one.
+    Sound,
+    /// It could not be told.
+    Open,
 }
 
 impl Audit {
@@ -26,7 +28,7 @@ impl Audit {
     pub(super) fn deadline(self) -> Option<Time> {
         match self {
             Self::Asked(at) => Some(at.plus(AUDIT_MS)),
-            Self::NotAsked | Self::Done => None,
+            Self::NotAsked | Self::Sound | Self::Open => None,
         }
     }
 
@@ -35,7 +37,7 @@ impl Audit {
         match self {
             Self::NotAsked => false,
             Self::Asked(_) => self.deadline().is_some_and(|at| at <= now),
-            Self::Done => true,
+            Self::Sound | Self::Open => true,
         }
     }
 }
@@ -54,9 +56,9 @@ impl Orchestrator {
         if r.hash != manifest || !matches!(r.audit, Audit::Asked(_)) {
             return;
         }
-        r.audit = Audit::Done;
+        r.audit = Audit::Open;
         match outcome {
-            Audited::Sound => {}
+            Audited::Sound => r.audit = Audit::Sound,
             Audited::Open(why) => {
                 let text = format!("round {}: the sum was not audited: {why}", r.manifest.round);
                 out.push(Action::Notice(text));
@@ -72,7 +74,7 @@ impl Orchestrator {
             return;
         };
         let (round, manifest, member) = (r.manifest.round, finding.manifest, finding.member.clone());
-        r.replaced.insert(member.clone());
+        r.misbehaved.insert(member.clone());
         let detail = format!(
             "round {round}: it {} ({:?} step {}, chunk {}, slot {})",
             finding.lie.explain(),

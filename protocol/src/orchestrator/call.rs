@@ -128,7 +128,8 @@ impl Orchestrator {
         }
     }
 
-    /// At most `max_workers`, in the order of their names. Who is passed over is called only where the others are too few.
+    /// At most `max_workers`, in the order of their names. Who misbehaved in an earlier try at the round, or is passed over, is
+    /// called only where the others are too few.
     pub(super) fn callable(&self) -> Vec<RosterMember> {
         let schedule = &self.config.spec.schedule;
         let (min, max) = (schedule.min_workers as usize, schedule.max_workers as usize);
@@ -137,7 +138,7 @@ impl Orchestrator {
         let fit: Vec<(&PeerBytes, &Ready)> = ready
             .filter(|(p, _)| !struck_out(p) && !self.lost.contains_key(*p))
             .collect();
-        let preferred = |p: &PeerBytes| !self.candidates.is_passed_over(p);
+        let preferred = |p: &PeerBytes| !self.resting.contains(p) && !self.candidates.is_passed_over(p);
         let first: Vec<_> = fit.iter().filter(|(p, _)| preferred(p)).copied().collect();
         let mut chosen = if first.len() >= min { first } else { fit };
         chosen.sort_by_key(|(p, _)| self.candidates.in_a_row(p));

@@ -13,12 +13,43 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Reducing {
     /// The value that more than two thirds attested of the members whose commits count.
     fn quorum(&self) -> Option<(Hash32, CidBytes)> {
+        self.behind(2, 3)
+    }
+
+    /// The value that more than this part attested of the members whose commits count.
+    fn behind(&self, part: usize, of: usize) -> Option<(Hash32, CidBytes)> {
         let mut by_value: BTreeMap<(Hash32, &CidBytes), usize> = BTreeMap::new();
         for (attest, _) in self.attests.values() {
             *by_value.entry((attest.state, &attest.checkpoint)).or_default() += 1;
         }
         let ((state, checkpoint), attests) = by_value.into_iter().max_by_key(|(_, attests)| *attests)?;
-        (3 * attests > 2 * self.counted).then(|| (state, checkpoint.clone()))
+        (of * attests > part * self.counted).then(|| (state, checkpoint.clone()))
+    }
+
+    /// Says of everyone who attested another state that it did.
+    fn blame_the_others(&self, state: Hash32, out: &mut Vec<Action>) {
+        let round = self.manifest.round;
+        let others = self
+            .attests
+            .iter()
+            .filter(|(_, (attest, _))| attest.state != state);
+        for (peer, (attest, _)) in others {
+            let (other, state) = (attest.state.short(), state.short());
+            out.push(Action::Penalise {
+                peer: peer.clone(),
+                offence: Offence::StateDiffers,
+                detail: format!("round {round}: {other} in place of {state}"),
+            });
+            out.push(Action::Publish(Body::Complaint(Complaint {
+                job: self.manifest.job.clone(),
+                round,
+                view: self.manifest.view,
+                context: self.hash,
+                accused: peer.clone(),
+                offence: Offence::StateDiffers.number(),
+                missing: 0,
+            })));
+        }
     }
 
     /// Different values attested.
@@ -97,6 +128,7 @@ impl Orchestrator {
             Some(_) => return,
             None if differ && r.audit.is_over(now) => {
                 r.forget_finished();
+                self.strike_the_minority(out);
                 return self.raise_view(now, out);
             }
             None => {}
@@ -120,6 +152,25 @@ impl Orchestrator {
         }
     }
 
+    /// All have attested, the sum is sound, and no value has its quorum: where more than half of the commits that count are
+    /// behind one value, the others computed another state.
+    fn strike_the_minority(&mut self, out: &mut Vec<Action>) {
+        let Phase::Reducing(r) = &mut self.phase else {
+            return;
+        };
+        let Some((state, _)) = r.behind(1, 2).filter(|_| r.audit == Audit::Sound) else {
+            return;
+        };
+        r.blame_the_others(state, out);
+        let differs = r.attests.iter().filter(|(_, (attest, _))| attest.state != state);
+        let differs: Vec<PeerBytes> = differs.map(|(peer, _)| peer.clone()).collect();
+        let fresh: Vec<PeerBytes> = differs
+            .into_iter()
+            .filter(|p| r.misbehaved.insert(p.clone()))
+            .collect();
+        fresh.iter().for_each(|peer| self.strike(peer, out));
+    }
+
     fn close(
         &mut self,
         now: Time,
@@ -130,29 +181,7 @@ impl Orchestrator {
     ) {
         let Phase::Reducing(r) = &self.phase else { return };
         let round = r.manifest.round;
-        for (peer, (attest, _)) in &r.attests {
-            if attest.state != state {
-                let detail = format!(
-                    "round {round}: {} in place of {}",
-                    attest.state.short(),
-                    state.short()
-                );
-                out.push(Action::Penalise {
-                    peer: peer.clone(),
-                    offence: Offence::StateDiffers,
-                    detail,
-                });
-                out.push(Action::Publish(Body::Complaint(Complaint {
-                    job: self.config.job.clone(),
-                    round,
-                    view: r.manifest.view,
-                    context: r.hash,
-                    accused: peer.clone(),
-                    offence: Offence::StateDiffers.number(),
-                    missing: 0,
-                })));
-            }
-        }
+        r.blame_the_others(state, out);
         let body = Close {
             job: self.config.job.clone(),
             round,
@@ -182,6 +211,7 @@ impl Orchestrator {
             checkpoint,
         };
         self.attempt = 0;
+        self.resting.clear();
         self.next_round(now, out);
     }
 }

@@ -122,7 +122,10 @@ impl Orchestrator {
         let verdict = match outcome {
             Ok(f) if f.member != *member || f.round != c.facts.roster.round => Err(Reason::Malformed),
             Ok(f) if f.parent != c.facts.roster.parent => Err(Reason::StaleParent),
-            Ok(f) => Ok(f.samples.min(assigned)),
+            Ok(f) => {
+                c.elements = f.delta.len();
+                Ok(f.samples.min(assigned))
+            }
             Err(reason) => Err(reason),
         };
         if let Err(reason) = verdict {

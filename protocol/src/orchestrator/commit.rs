@@ -30,6 +30,8 @@ pub(super) struct Commits {
     pub(super) equivocated: BTreeSet<PeerBytes>,
     pub(super) gone: BTreeSet<PeerBytes>,
     last_commit: Option<Time>,
+    /// Elements of the deltas that were checked.
+    pub(super) elements: usize,
 }
 
 impl Commits {
@@ -43,6 +45,7 @@ impl Commits {
             equivocated: BTreeSet::new(),
             gone: BTreeSet::new(),
             last_commit: None,
+            elements: 0,
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Config {
     pub spec: JobSpec,
     /// Training questions in the set.
     pub rows: u64,
+    /// Elements of a ring segment; smaller in tests.
+    pub segment: usize,
     /// More contributions than this are summed in a grid (a constant of the network).
     pub flat_ring_max: u32,
 }

@@ -70,6 +70,8 @@ pub struct Orchestrator {
     candidates: Candidates,
     lost: BTreeMap<PeerBytes, Time>,
     strikes: BTreeMap<PeerBytes, u32>,
+    /// Misbehaved in an earlier try at this round: not called for it while others are enough.
+    resting: BTreeSet<PeerBytes>,
     commit_times: Estimate,
     links: MeasuredLinks,
 }
@@ -92,6 +94,7 @@ impl Orchestrator {
             candidates: Candidates::default(),
             lost: BTreeMap::new(),
             strikes: BTreeMap::new(),
+            resting: BTreeSet::new(),
             commit_times: Estimate::default(),
             links: MeasuredLinks::default(),
         }

@@ -110,6 +110,9 @@ impl Orchestrator {
     /// Nobody's work can be summed, or no quorum closed the round: it is tried again from the same state.
     pub(super) fn void_round(&mut self, now: Time, why: &str, out: &mut Vec<Action>) {
         self.attempt += 1;
+        if let Phase::Reducing(r) = &self.phase {
+            self.resting.extend(r.misbehaved.iter().cloned());
+        }
         out.push(Action::Notice(format!(
             "round {} is void: {why}; attempt {}",
             self.held.closed, self.attempt

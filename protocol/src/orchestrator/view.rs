@@ -50,8 +50,10 @@ pub(super) struct Reducing {
     pub(super) first_complaint: Option<Time>,
     /// Who has been accused, by whom, over all views of the round; of silence only where the silence starts.
     pub(super) accusers: BTreeMap<PeerBytes, BTreeSet<PeerBytes>>,
-    /// No longer asked to serve a slot in this round.
+    /// No longer asked to serve a slot, as long as the round does not start over.
     pub(super) replaced: BTreeSet<PeerBytes>,
+    /// Convicted by the audit, or accused by enough members while it was there: not asked again in this round, and struck.
+    pub(super) misbehaved: BTreeSet<PeerBytes>,
 }
 
 impl Reducing {
@@ -102,6 +104,7 @@ impl Reducing {
             first_complaint: None,
             accusers: BTreeMap::new(),
             replaced: BTreeSet::new(),
+            misbehaved: BTreeSet::new(),
         };
         reducing.publish(now, out);
         reducing

@@ -53,6 +53,9 @@ pub enum Fault {
     StrangerReveals(u64),
     /// Signs receipts of this round for another delta than it was given.
     FalseReceipts(u64),
+    /// Says in every view of the round of the first number that it waits for the member before it, and misses as many segments
+    /// as the second number says.
+    Accuses(u64, u32),
     /// Adds the opposite of what it committed in this round, and signs its hops all the same.
     FalseSum(u64),
 }
@@ -81,6 +84,8 @@ pub struct Host {
     pub(super) hops: BTreeMap<Hash32, Vec<(Place, Hop)>>,
     /// Ring segments sent since the latest roster.
     pub(super) segments: u32,
+    /// The manifest under which it complained last, without cause.
+    pub(super) accused_under: Option<Hash32>,
     config: Config,
     elements: usize,
     payload: Payload,
@@ -110,6 +115,7 @@ impl Host {
             offences: BTreeMap::new(),
             hops: BTreeMap::new(),
             segments: 0,
+            accused_under: None,
             config,
             elements,
             payload,

@@ -74,6 +74,7 @@ impl Stage {
                 job: cid(9),
                 spec,
                 rows: 100,
+                segment: 100,
                 flat_ring_max: 28,
             },
             &mut out,

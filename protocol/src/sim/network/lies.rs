@@ -2,7 +2,7 @@
 
 use super::Network;
 use crate::ids::PeerBytes;
-use crate::message::{Body, Commitment, HeldChunk, Holding, Receipt, Reveal};
+use crate::message::{Body, Commitment, Complaint, HeldChunk, Holding, LinkHeader, Offence, Receipt, Reveal};
 use crate::sim::host::Fault;
 use crate::sim::{cid, hash, peer, signed};
 
@@ -85,6 +85,44 @@ impl Network {
                     self.gossip(i, m);
                 }
             }
+        }
+    }
+
+    /// With its first segment under a manifest a member says that it waits for the one before it.
+    pub(super) fn accuse(&mut self, i: u32, header: &LinkHeader) {
+        let host = &mut self.hosts[i as usize];
+        let missing = host.faults.iter().find_map(|fault| {
+            if let Fault::Accuses(round, missing) = fault {
+                (*round == header.round).then_some(*missing)
+            } else {
+                None
+            }
+        });
+        let (Some(missing), Some(scope)) = (missing, self.manifests.get(&header.manifest)) else {
+            return;
+        };
+        if host.accused_under.replace(header.manifest) == Some(header.manifest) {
+            return;
+        }
+        let entries = &scope.manifest.entries;
+        let Some(at) = entries.iter().position(|e| e.server == peer(i)) else {
+            return;
+        };
+        let before = (at + entries.len() - 1) % entries.len();
+        let Some(accused) = entries.get(before).map(|e| e.server.clone()) else {
+            return;
+        };
+        let complaint = Body::Complaint(Complaint {
+            job: header.job.clone(),
+            round: scope.manifest.round,
+            view: scope.manifest.view,
+            context: header.manifest,
+            accused,
+            offence: Offence::Timeout.number(),
+            missing,
+        });
+        if let Some(m) = signed(&peer(i), complaint, Vec::new()) {
+            self.gossip(i, m);
         }
     }
 }

@@ -92,6 +92,7 @@ impl Network {
             job,
             spec: spec.clone(),
             rows: 1_000,
+            segment: scenario.segment,
             flat_ring_max: scenario.flat_ring_max,
         };
         let orchestrator = Orchestrator::new(config, &mut actions);

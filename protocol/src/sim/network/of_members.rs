@@ -85,6 +85,7 @@ impl Network {
     fn send_segment(&mut self, i: u32, to: &PeerBytes, mut header: LinkHeader, mut payload: Vec<u8>) {
         let round = header.round;
         let (elements, _) = self.carried(&header, payload.len());
+        self.accuse(i, &header);
         let host = &mut self.hosts[i as usize];
         host.ring_bytes += elements;
         host.round_bytes += elements;
