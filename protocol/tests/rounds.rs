@@ -483,6 +483,23 @@ fn a_false_sum_is_found_before_the_close_and_every_honest_member_names_the_liar(
     }
 }
 
+/// The liar is found, and with a member that died too few are left for a next view: what all attested is false, and waiting for
+/// the dead does not close it.
+#[test]
+fn a_false_sum_does_not_close_while_the_round_waits() {
+    for members in 4..=5 {
+        let pairs = (0..members).flat_map(|liar| (0..members).map(move |dead| (liar, dead)));
+        for (liar, dead) in pairs.filter(|(liar, dead)| liar != dead) {
+            for unseen_ms in [0, 30_000] {
+                let die: &[Fault] = &[Fault::DieInApply(1), Fault::NoticedAfter(unseen_ms)];
+                let o = check(&scenario(members, &[(liar, &[Fault::FalseSum(1)]), (dead, die)]));
+                assert!(o.named.contains_key(&liar) && o.named.len() == 1, "{o:#?}");
+                assert!(!round(&o, 1).summed.contains(&liar), "tried again without it");
+            }
+        }
+    }
+}
+
 /// All living members ended in one state.
 fn one_state(o: &Outcome) {
     let last: Vec<_> = o.states.iter().flatten().collect();

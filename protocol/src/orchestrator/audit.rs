@@ -21,6 +21,8 @@ pub(super) enum Audit {
     Sound,
     /// It could not be told.
     Open,
+    /// Somebody lied: nothing closes under this manifest.
+    Found,
 }
 
 impl Audit {
@@ -28,7 +30,7 @@ impl Audit {
     pub(super) fn deadline(self) -> Option<Time> {
         match self {
             Self::Asked(at) => Some(at.plus(AUDIT_MS)),
-            Self::NotAsked | Self::Sound | Self::Open => None,
+            Self::NotAsked | Self::Sound | Self::Open | Self::Found => None,
         }
     }
 
@@ -37,7 +39,7 @@ impl Audit {
         match self {
             Self::NotAsked => false,
             Self::Asked(_) => self.deadline().is_some_and(|at| at <= now),
-            Self::Sound | Self::Open => true,
+            Self::Sound | Self::Open | Self::Found => true,
         }
     }
 }
@@ -75,6 +77,10 @@ impl Orchestrator {
         };
         let (round, manifest, member) = (r.manifest.round, finding.manifest, finding.member.clone());
         r.misbehaved.insert(member.clone());
+        // No next view may come of it yet: what was attested is false all the same.
+        r.audit = Audit::Found;
+        r.attests.clear();
+        r.quorum_since = None;
         let detail = format!(
             "round {round}: it {} ({:?} step {}, chunk {}, slot {})",
             finding.lie.explain(),

@@ -86,7 +86,7 @@ impl Orchestrator {
             return;
         };
         let known = attest.manifest == r.hash && r.manifest.entries.iter().any(|e| e.member == m.sender);
-        if !known {
+        if !known || r.audit == Audit::Found {
             return;
         }
         r.attest_times.add(now.since(r.since));
@@ -126,7 +126,7 @@ impl Orchestrator {
                 return;
             }
             Some(_) => return,
-            None if differ && r.audit.is_over(now) => {
+            None if differ && r.audit.is_over(now) && !r.reach.is_waiting() => {
                 r.forget_finished();
                 self.strike_the_minority(out);
                 return self.raise_view(now, out);
