@@ -101,6 +101,7 @@ async fn prepare(
         heldout: locate(content, "heldout", &file.heldout, base).await?,
     };
     let spec = Box::new(file.resolve(resolved));
+    spec.check().map_err(|e| format!("job file: {e}"))?;
     Ok(JobBody {
         spec,
         orchestrator: me,

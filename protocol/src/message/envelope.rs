@@ -7,6 +7,7 @@ use super::bodies::{
 use super::kept::Holding;
 use crate::cbor::{self, CborError};
 use crate::ids::{CidBytes, PeerBytes};
+use crate::job::spec::RangeError;
 use serde_bytes::ByteBuf;
 
 /// The largest envelope accepted: a close that carries its attests (about 5 KB each) fits.
@@ -82,6 +83,14 @@ pub enum MessageError {
         kind: Kind,
         /// What the decoder says.
         source: CborError,
+    },
+    /// A job that asks for what no node does.
+    #[error("the job announced by {sender} is refused: {source}")]
+    Job {
+        /// Who announced it.
+        sender: PeerBytes,
+        /// What is out of its range.
+        source: RangeError,
     },
     /// A signature is missing or wrong.
     #[error("{kind:?} from {sender}: {source}")]
@@ -261,6 +270,12 @@ impl Verified {
             })?;
         let body =
             Body::decode(kind, &envelope.body).map_err(|source| MessageError::Body { kind, source })?;
+        if let Body::Job(job) = &body {
+            job.spec.check().map_err(|source| MessageError::Job {
+                sender: envelope.sender.clone(),
+                source,
+            })?;
+        }
         let job = body.job(&envelope.body);
         let nested = open_nested(&body, verifier)?;
         let encoded = envelope.body.into_vec();

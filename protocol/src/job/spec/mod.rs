@@ -3,11 +3,13 @@
 //! Defaults are those of PROTOCOL section 5 and TRAINING "GSPO". A [`JobFile`] names a model and question files by
 //! path or CID; [`JobFile::resolve`] replaces them with the CIDs under which the content store holds them.
 
+mod check;
 mod file;
 mod gspo;
 mod rollout;
 mod rounds;
 
+pub use check::RangeError;
 pub use file::{JobFileError, Resolved};
 pub use gspo::{GspoSpec, ImportanceSampling, LossType, LrScheduler, ScaleRewards};
 pub use rollout::{ColumnsSpec, LoraSpec, RewardSpec, RolloutSpec};
@@ -57,6 +59,25 @@ macro_rules! job_struct {
             /// Base units of GYM put up for the job.
             #[serde(default)]
             pub bounty: u64,
+        }
+
+        impl $name {
+            /// Every value against its bounds, those that a stranger's announcement must keep included.
+            ///
+            /// # Errors
+            /// The first value out of its range, named.
+            pub fn check(&self) -> Result<(), RangeError> {
+                check::check(&check::Ranged {
+                    name: &self.name,
+                    columns: &self.columns,
+                    rewards: &self.rewards,
+                    gspo: &self.gspo,
+                    lora: &self.lora,
+                    rollout: &self.rollout,
+                    schedule: &self.schedule,
+                    outer: &self.outer,
+                })
+            }
         }
     };
 }
