@@ -41,6 +41,8 @@ pub struct ContentConfig {
     pub limit_mib: u64,
     /// Rounds of each job whose checkpoints stay pinned.
     pub keep_checkpoints: u64,
+    /// How long older ones stay pinned, in seconds: fetches that began while they were kept end by then.
+    pub checkpoint_grace_seconds: u64,
 }
 
 impl Default for ContentConfig {
@@ -48,6 +50,7 @@ impl Default for ContentConfig {
         Self {
             limit_mib: 32 * 1024,
             keep_checkpoints: 8,
+            checkpoint_grace_seconds: 600,
         }
     }
 }

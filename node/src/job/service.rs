@@ -5,6 +5,7 @@ use super::done::Done;
 use super::edge::KnownKeys;
 use super::faults::{Fault, Faults};
 use super::handle::{Call, JobsHandle};
+use super::keep::Fallen;
 use super::publish::Publisher;
 use super::trainer::{Machine, TrainerHandle};
 use crate::content::Content;
@@ -59,6 +60,9 @@ pub(crate) struct Tools {
     pub(crate) publication: Publication,
     done: mpsc::Sender<Done>,
 }
+    /// How long those that are older stay for fetches that began before.
+    pub(crate) checkpoint_grace: Duration,
+    pub(crate) fallen: Fallen,
 
 impl Tools {
     /// Runs work beside the task; what it returns comes back as an event.
@@ -135,6 +139,8 @@ pub(crate) fn start(
             net: parts.net,
             content: parts.content,
             trainer,
+            checkpoint_grace: Duration::from_secs(parts.config.content.checkpoint_grace_seconds),
+            fallen: Fallen::default(),
             metrics: parts.metrics,
             faults: Faults(faults),
             programs,

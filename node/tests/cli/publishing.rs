@@ -150,7 +150,7 @@ fn a_jobs_checkpoints_are_published_across_a_stop_and_old_ones_let_go() {
     let (kubo, ipfs_url) = Kubo::start(dir.path().join("kubo"));
     let home = init(dir.path(), "node", &genesis(dir.path(), "lab"));
     let config = format!(
-        "[content]\nkeep_checkpoints = 2\n[publish]\nipfs_url = \"{ipfs_url}\"\nhub_repo = \"me/model\"\n\
+        "[content]\nkeep_checkpoints = 2\ncheckpoint_grace_seconds = 1\n[publish]\nipfs_url = \"{ipfs_url}\"\nhub_repo = \"me/model\"\n\
          hub_endpoint = \"{}\"\n",
         hub.address
     );

@@ -8,13 +8,17 @@ use serde_json::{Value, json};
 use super::transfer::parse_cid;
 use super::{CommandError, Meter, Missing};
 use crate::content::service::blocking;
-use crate::content::store::Presence;
+use crate::content::store::{PinName, Presence};
 use crate::content::{Content, Pin};
 
 impl Content {
     pub(super) async fn command_pins(&self) -> Result<Value, CommandError> {
-        let row = |(cid, pin): (Cid, crate::content::store::PinRecord)| json!({ "cid": cid.to_string(), "name": pin.name, "since": pin.since });
-        Ok(self.pins().await?.into_iter().map(row).collect())
+        let pins = self.pins().await?;
+        let rows = pins.iter().flat_map(|(cid, pin)| {
+            let row = |n: &PinName| json!({ "cid": cid.to_string(), "name": n.name, "since": n.since });
+            pin.names.iter().map(row)
+        });
+        Ok(rows.collect())
     }
 
     pub(super) async fn command_pin(

@@ -40,7 +40,7 @@ pub enum Command {
         /// Where to; must not exist.
         out: PathBuf,
     },
-    /// The pinned roots: an array of `cid`, `name`, `since`.
+    /// The pinned roots: an array of `cid`, `name`, `since`, one for each name.
     Pins,
     /// The entries of a directory: an array of `name`, `cid`, `size`.
     Ls {

@@ -202,6 +202,15 @@ impl Content {
         blocking(move || store.unpin(&cid)).await
     }
 
+    /// Takes one name from a root's pin; collection may take it when that was the last. Says whether it is pinned still.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`], [`StoreError::BadPin`].
+    pub async fn unpin_name(&self, cid: Cid, name: String) -> Result<Presence, StoreError> {
+        let store = Arc::clone(&self.store);
+        blocking(move || store.unpin_name(&cid, &name)).await
+    }
+
     /// Every pinned root.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 
 mod error;
 mod gc;
+mod hold;
 mod layout;
 mod pins;
 mod reading;
@@ -24,8 +25,9 @@ use cid::Cid;
 use super::block::{self, MAX_BLOCK};
 pub use error::StoreError;
 pub use gc::{GcReport, VerifyReport};
+pub use hold::Hold;
 use layout::{Key, Layout};
-pub use pins::PinRecord;
+pub use pins::{PinName, PinRecord};
 use reading::From;
 pub(in crate::content) use reading::Reading;
 pub use recall::Recall;
@@ -338,13 +340,7 @@ pub struct Protected<'a> {
 
 impl Drop for Protected<'_> {
     fn drop(&mut self) {
-        let mut protected = lock(&self.store.protected);
-        if let Some(count) = protected.get_mut(&self.root) {
-            *count -= 1;
-            if *count == 0 {
-                protected.remove(&self.root);
-            }
-        }
+        self.store.let_go(&self.root);
     }
 }
 

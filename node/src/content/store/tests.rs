@@ -160,7 +160,7 @@ fn collection_keeps_what_pins_and_guards_reach() {
     drop(guard);
     store.gc().unwrap();
     assert!(!store.has(&guarded) && store.has(&pinned));
-    assert_eq!(store.pins().unwrap()[0].1.name, "kept");
+    assert_eq!(store.pins().unwrap()[0].1.names[0].name, "kept");
     assert_eq!(store.unpin(&pinned).unwrap(), Presence::Present);
     store.gc().unwrap();
     assert_eq!(
