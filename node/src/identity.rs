@@ -3,7 +3,10 @@
 use crate::files::{self, Access, FileError};
 use crate::home::Home;
 use gym_crypto::identity::{Identity, IdentityError, SECRET_BYTES};
-use gym_crypto::record::{Anchor, MAX_RECORD_BYTES, RecordError, SignedRecord, Validity, VerifiedRecord};
+use gym_crypto::record::{
+    Anchor, MAX_RECORD_BYTES, NotEvidence, RecordError, SignedRecord, Validity, VerifiedRecord,
+    prove_equivocation,
+};
 use gym_crypto::signing::PublicKeys;
 use gym_protocol::ids::{Hash32, PeerBytes};
 use std::path::{Path, PathBuf};
@@ -230,6 +233,28 @@ fn validity() -> Validity {
     }
 }
 
+/// Why a record may not stand where another of the same peer was accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Replaced {
+    /// An earlier record again.
+    #[error("identity record: number {number} is older than {before}, which is known")]
+    Older {
+        /// Its number.
+        number: u64,
+        /// The known one's.
+        before: u64,
+    },
+    /// Both records are signed by the peer.
+    #[error("identity record: the peer signed two different records with number {0}, which is fraud")]
+    Twice(u64),
+    /// Another record with the same number, which the known one's ML-DSA key does not vouch for.
+    #[error("identity record: another one with this number is known: {0}")]
+    Another(NotEvidence),
+    /// Not signed by the key of the one before.
+    #[error(transparent)]
+    Chain(#[from] RecordError),
+}
+
 /// Somebody else's identity: a record that agrees with itself and with the connection it came over. How far its ML-DSA
 /// key is trusted is for whoever pins it (genesis, roster).
 #[derive(Clone, Debug)]
@@ -252,6 +277,37 @@ impl PeerIdentity {
             record,
             bytes: bytes.to_vec(),
         })
+    }
+
+    /// Checks that this record may stand for the peer after `known`, which was accepted before: the same one, a later one
+    /// with the same ML-DSA key, or the next one, signed by the ML-DSA key of `known`. Whoever has broken Ed25519 alone
+    /// takes nobody's place.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn follows(&self, known: &Self, genesis: &Hash32, now: u64) -> Result<(), Replaced> {
+        if self.record.hash() == known.record.hash() {
+            return Ok(());
+        }
+        let (number, before) = (self.record.record().number, known.record.record().number);
+        if number == before {
+            let (a, b) = (
+                SignedRecord::decode(&known.bytes)?,
+                SignedRecord::decode(&self.bytes)?,
+            );
+            return Err(match prove_equivocation(&genesis.0, &a, &b, None) {
+                Ok(proof) => Replaced::Twice(proof.number),
+                Err(why) => Replaced::Another(why),
+            });
+        }
+        if number < before {
+            return Err(Replaced::Older { number, before });
+        }
+        if self.record.record().mldsa == known.record.record().mldsa {
+            return Ok(());
+        }
+        SignedRecord::decode(&self.bytes)?.verify(&genesis.0, now, Anchor::Previous(&known.record))?;
+        Ok(())
     }
 
     /// The record.
@@ -347,6 +403,57 @@ mod tests {
         assert!(PeerIdentity::open(node.record_bytes(), &node.peer(), &Hash32::ZERO, unix_now()).is_err());
         let other = PeerBytes::new(vec![1; 38]).unwrap();
         assert!(PeerIdentity::open(node.record_bytes(), &other, &GENESIS, unix_now()).is_err());
+    }
+
+    /// Keys with one's own Ed25519 key and another ML-DSA key: what breaking Ed25519 alone gives.
+    fn forger(keys: &Identity) -> Identity {
+        let (own, other) = (
+            keys.to_secret_bytes(),
+            Identity::generate().unwrap().to_secret_bytes(),
+        );
+        let body = own.len() - 32;
+        let mut bytes = [&own[..33], &other[33..body]].concat();
+        bytes.extend_from_slice(&gym_crypto::sha3_256(&[&bytes]));
+        Identity::from_secret_bytes(&bytes).unwrap()
+    }
+
+    fn opened(signed: &SignedRecord, keys: &Identity) -> PeerIdentity {
+        let peer = PeerBytes::new(keys.peer_bytes().to_vec()).unwrap();
+        PeerIdentity::open(&signed.encode(), &peer, &GENESIS, unix_now()).unwrap()
+    }
+
+    #[test]
+    fn a_second_self_signed_record_takes_nobodys_place() {
+        let keys = Identity::generate().unwrap();
+        let first = SignedRecord::first(&keys, &GENESIS.0, validity());
+        let known = opened(&first, &keys);
+        let follows = |signed: &SignedRecord| opened(signed, &keys).follows(&known, &GENESIS, unix_now());
+        follows(&first).unwrap();
+        let forger = forger(&keys);
+        assert_eq!(forger.peer_bytes(), keys.peer_bytes());
+        let forged = SignedRecord::first(&forger, &GENESIS.0, validity());
+        assert!(matches!(
+            follows(&forged),
+            Err(Replaced::Another(NotEvidence::Unbound))
+        ));
+        // Nor under a later number.
+        let verified = opened(&forged, &keys).record;
+        let forged = SignedRecord::next(&forger, &forger, &verified, &GENESIS.0, validity()).unwrap();
+        assert!(matches!(
+            follows(&forged),
+            Err(Replaced::Chain(RecordError::Chain { .. }))
+        ));
+        // The peer's own second record with one number is fraud; its next one is not, with other keys too.
+        let later = Validity {
+            expires: unix_now() + 2 * YEAR,
+            ..validity()
+        };
+        let twice = SignedRecord::first(&keys, &GENESIS.0, later);
+        assert!(matches!(follows(&twice), Err(Replaced::Twice(0))));
+        let next = SignedRecord::next(&forger, &keys, &known.record, &GENESIS.0, validity()).unwrap();
+        follows(&next).unwrap();
+        let back = known.follows(&opened(&next, &keys), &GENESIS, unix_now());
+        assert!(matches!(back, Err(Replaced::Older { number: 0, before: 1 })));
     }
 
     #[test]

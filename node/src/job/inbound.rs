@@ -24,8 +24,10 @@ impl Service {
     pub(crate) async fn on_net(&mut self, event: NetEvent) {
         match event {
             NetEvent::PeerJoined(info) => {
-                if let Some(identity) = &info.identity {
-                    self.tools.keys.learn(&info.peer, identity);
+                if let Some(identity) = &info.identity
+                    && let Err(e) = self.tools.keys.learn(&info.peer, identity)
+                {
+                    tracing::warn!(peer = %info.peer, "{e}");
                 }
                 self.connected.insert(info.peer.clone());
                 self.tell_orchestrators(|| OrchestratorEvent::PeerSeen(info.peer.clone()));
@@ -93,6 +95,13 @@ impl Service {
                     return Acceptance::Ignore;
                 }
                 self.accept(message);
+                if let Body::Ready(ready) = &message.body
+                    && self.tools.keys.contradicts(&message.sender, &ready.record)
+                {
+                    // A roster would name that record, which the Ed25519 key alone vouches for.
+                    tracing::warn!(peer = %message.sender, "says that it is ready under another identity record than is known");
+                    return Acceptance::Ignore;
+                }
                 Acceptance::Accept
             }
             Err(MessageError::Signature {
@@ -116,7 +125,11 @@ impl Service {
         let (net, keys) = (self.tools.net.clone(), self.tools.keys.clone());
         tokio::spawn(async move {
             match net.record(&peer).await {
-                Ok(identity) => keys.learn(&peer, &identity),
+                Ok(identity) => {
+                    if let Err(e) = keys.learn(&peer, &identity) {
+                        tracing::warn!(%peer, "{e}");
+                    }
+                }
                 Err(e) => tracing::debug!("the identity of {peer} is not known yet: {e}"),
             }
         });

@@ -1,7 +1,7 @@
 //! Who is connected, and what is known of them.
 
 use super::hello::Hello;
-use crate::identity::PeerIdentity;
+use crate::identity::{PeerIdentity, Replaced, unix_now};
 use crate::role::Roles;
 use gym_protocol::ids::PeerBytes;
 use libp2p::swarm::ConnectionId;
@@ -59,7 +59,12 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct PeerTable {
     peers: BTreeMap<PeerId, Peer>,
+    /// Identities that were accepted, of those who have left too: nobody comes back as somebody else.
+    known: BTreeMap<PeerId, Arc<PeerIdentity>>,
 }
+
+/// Identities remembered of those who have left; a record has about 15 KB.
+const MAX_KNOWN: usize = 4_096;
 
 impl PeerTable {
     pub(crate) fn connected(&mut self, peer: PeerId, connection: ConnectionId, address: Multiaddr) {
@@ -153,13 +158,43 @@ impl PeerTable {
         )
     }
 
+    /// Whether an identity may be this peer's after the one it was accepted with.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn may_be(
+        &self,
+        peer: &PeerId,
+        identity: &PeerIdentity,
+        hello: &Hello,
+    ) -> Result<(), Replaced> {
+        match self.known.get(peer) {
+            Some(known) => identity.follows(known, &hello.genesis, unix_now()),
+            None => Ok(()),
+        }
+    }
+
+    fn remember(&mut self, peer: &PeerId, identity: &Arc<PeerIdentity>) {
+        if self.known.len() >= MAX_KNOWN && !self.known.contains_key(peer) {
+            // Strangers come without end; those who are here stay known.
+            let gone = self.known.keys().find(|p| !self.peers.contains_key(*p)).copied();
+            match gone {
+                Some(gone) => self.known.remove(&gone),
+                None => return,
+            };
+        }
+        self.known.insert(*peer, Arc::clone(identity));
+    }
+
     /// Makes a peer a member; its entry when it was none before.
     pub(crate) fn admit(&mut self, peer: &PeerId, hello: &Hello, identity: PeerIdentity) -> Option<PeerInfo> {
+        let identity = Arc::new(identity);
+        self.remember(peer, &identity);
         let info = &mut self.peers.get_mut(peer)?.info;
         let new = info.standing != Standing::Member;
         info.standing = Standing::Member;
         info.roles = Roles::from_bits(hello.roles);
-        info.identity = Some(Arc::new(identity));
+        info.identity = Some(identity);
         new.then(|| info.clone())
     }
 

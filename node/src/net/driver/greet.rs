@@ -117,6 +117,9 @@ impl Driver {
         }
         let identity = PeerIdentity::open(&hello.record, &peer_bytes(peer), &hello.genesis, unix_now())
             .map_err(|e| e.to_string())?;
+        self.peers
+            .may_be(peer, &identity, hello)
+            .map_err(|e| e.to_string())?;
         self.on_restart(peer, connection, hello.started);
         if let Some(info) = self.peers.admit(peer, hello, identity) {
             tracing::info!(%peer, roles = %info.roles, "a peer joined");
