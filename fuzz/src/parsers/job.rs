@@ -1,6 +1,6 @@
 //! What a job's members send each other beside messages.
 
-#[path = "../../../node/src/job/log.rs"]
+#[path = "../../../node/src/job/log/mod.rs"]
 mod log;
 #[path = "../../../node/src/job/replica.rs"]
 mod replica;

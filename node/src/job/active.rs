@@ -5,6 +5,7 @@ use super::events::Events;
 use super::log::RoundLog;
 use super::replica::Assembly;
 use super::state::{ModelState, Names};
+use super::places::Fetching;
 use super::trainer::JobFiles;
 use super::validate::Validator;
 use crate::content::Cid;
@@ -58,7 +59,8 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub(crate) fn new(id: CidBytes, body: JobBody, genesis: Hash32) -> Self {
+    pub(crate) fn new(id: CidBytes, body: JobBody, genesis: Hash32, me: PeerBytes) -> Self {
+        let log = RoundLog::new(body.orchestrator.clone(), me);
         let names = Names {
             genesis,
             job: id.clone(),
@@ -69,7 +71,7 @@ impl Active {
             body,
             names,
             events: Events::default(),
-            log: RoundLog::default(),
+            log,
             member: None,
             orchestrator: None,
             validator: None,

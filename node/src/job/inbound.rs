@@ -17,8 +17,8 @@ use gym_protocol::orchestrator::Event as OrchestratorEvent;
 use std::collections::BTreeSet;
 use tokio::sync::oneshot;
 
-/// Jobs remembered by a node.
-const MAX_JOBS: usize = 256;
+/// Bytes of envelopes pushed in one question, which has to fit [`crate::net::MAX_SYNC_REQUEST`].
+const MAX_PUSH: usize = 60 * 1024;
 
 impl Service {
     pub(crate) async fn on_net(&mut self, event: NetEvent) {
@@ -147,7 +147,12 @@ impl Service {
         tracing::info!(job = %id, name = %body.spec.name, orchestrator = %body.orchestrator, "job announced");
         self.jobs.insert(
             id.clone(),
-            Active::new(id.clone(), body.clone(), self.tools.identity.genesis()),
+            Active::new(
+                id.clone(),
+                body.clone(),
+                self.tools.identity.genesis(),
+                self.tools.me(),
+            ),
         );
         let roles = self.tools.roles.clone();
         let mine = body.orchestrator == self.tools.me();
@@ -267,7 +272,7 @@ impl Service {
         };
         let known: BTreeSet<MessageId> = known.into_iter().collect();
         let Some(active) = self.jobs.get(id) else { return };
-        let lacking = active.log.own_lacking(&self.tools.me(), &known);
+        let lacking = active.log.own_lacking(&known, MAX_PUSH);
         if !lacking.is_empty() {
             self.ask(
                 peer,

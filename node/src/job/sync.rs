@@ -12,6 +12,8 @@ pub(crate) const MAX_ENVELOPES: usize = 6 * 1024 * 1024;
 const MAX_MESSAGE: usize = 8 * 1024 * 1024;
 /// Ids that fit one question: 64 KiB of them with room to spare.
 const MAX_IDS: usize = 6_000;
+/// What is kept is named whole: else the oldest of it would come again with every answer.
+const _: () = assert!(super::log::MAX_KEPT < MAX_IDS);
 
 /// A question, on the wire [kind, job, ids, envelopes].
 #[derive(Clone, Debug, PartialEq, Eq)]
