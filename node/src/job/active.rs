@@ -2,10 +2,12 @@
 
 use super::commit::{Files, Trained};
 use super::events::Events;
+use super::form::Sequences;
+use super::holds::Holds;
 use super::log::RoundLog;
+use super::places::Fetching;
 use super::replica::Assembly;
 use super::state::{ModelState, Names};
-use super::places::Fetching;
 use super::trainer::JobFiles;
 use super::validate::Validator;
 use crate::content::Cid;
@@ -15,6 +17,7 @@ use gym_protocol::message::{Close, JobBody, Manifest, Report, Roster, Standing, 
 use gym_protocol::orchestrator::Orchestrator;
 use gym_protocol::quant::SEGMENT;
 use gym_protocol::ring::Scope;
+use gym_protocol::time::Time;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +25,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Rosters and manifests remembered.
 const MAX_REMEMBERED: usize = 64;
+/// Replicas of one member that are looked at under one roster: it commits once, and may send it again.
+const MAX_REPLICAS: u32 = 4;
 
 /// A job that this node takes part in or watches.
 #[derive(Debug)]
@@ -34,6 +39,8 @@ pub(crate) struct Active {
     pub(crate) member: Option<Member>,
     pub(crate) orchestrator: Option<Orchestrator>,
     pub(crate) validator: Option<Validator>,
+    /// Model and questions on their way.
+    pub(crate) fetching: Option<Fetching>,
     pub(crate) files: Option<JobFiles>,
     /// The state held for good.
     pub(crate) model: Option<Arc<ModelState>>,
@@ -49,12 +56,20 @@ pub(crate) struct Active {
     /// One's own commit of the round: its directory and files.
     pub(crate) commit: Option<(CidBytes, Files)>,
     pub(crate) assembly: Assembly,
+    /// Commits that a round needs.
+    pub(crate) holds: Holds,
+    /// Whose replicas were looked at, under which roster and how many.
+    pub(crate) replicas: BTreeMap<PeerBytes, (Hash32, u32)>,
+    /// Of deltas that were found good.
+    pub(crate) sequences: Sequences,
     cancel: Option<Arc<AtomicBool>>,
     last_close: Option<(Close, Vec<PeerBytes>, usize)>,
     /// Whose commits are in the last closed round's sum, and their CIDs.
     commits: Vec<Value>,
     checkpoint_report: Option<(PeerBytes, Report)>,
     pub(crate) standing: Option<(Standing, String)>,
+    /// When its orchestrator said something last.
+    pub(crate) heard: Time,
     doing: (String, String),
 }
 
@@ -75,6 +90,7 @@ impl Active {
             member: None,
             orchestrator: None,
             validator: None,
+            fetching: None,
             files: None,
             model: None,
             tentative: None,
@@ -85,11 +101,15 @@ impl Active {
             trained: Trained::default(),
             commit: None,
             assembly: Assembly::default(),
+            holds: Holds::default(),
+            replicas: BTreeMap::new(),
+            sequences: Sequences::default(),
             cancel: None,
             last_close: None,
             commits: Vec::new(),
             checkpoint_report: None,
             standing: None,
+            heard: super::service::now(),
             doing: Default::default(),
         }
     }
@@ -126,8 +146,49 @@ impl Active {
         }
         let members: Vec<String> = roster.members.iter().map(|m| m.peer.to_string()).collect();
         let event = json!({ "round": roster.round.0, "attempt": roster.attempt, "members": members });
+        let first = roster.round.0.saturating_sub(1);
+        self.holds.drop_before(first);
         self.rosters.insert(hash, roster);
+        // Of members that are in no remembered roster nothing is awaited.
+        let rosters = &self.rosters;
+        self.replicas
+            .retain(|_, (roster, _)| rosters.contains_key(roster));
         self.events.push("round", event);
+    }
+
+    /// Whether a member of the last rounds may have a commit for this node: its part of the round's roster may not have
+    /// come yet.
+    pub(crate) fn may_replicate(&self, from: &PeerBytes, round: u64) -> bool {
+        let Some(newest) = self.rosters.values().map(|r| r.round.0).max() else {
+            return false;
+        };
+        let near = newest.saturating_sub(1)..=newest.saturating_add(1);
+        let mut last = self.rosters.values().filter(|r| near.contains(&r.round.0));
+        self.is_running()
+            && self.member.is_some()
+            && (newest..=newest.saturating_add(1)).contains(&round)
+            && last.any(|r| r.members.iter().any(|m| m.peer == *from))
+    }
+
+    /// Whether a whole replica is of a round that both sides are called to, and not one of too many.
+    pub(crate) fn takes_replica(
+        &mut self,
+        from: &PeerBytes,
+        me: &PeerBytes,
+        round: u64,
+        roster: Hash32,
+    ) -> bool {
+        let is_called = |r: &Roster, peer: &PeerBytes| r.members.iter().any(|m| m.peer == *peer);
+        let known = self.rosters.get(&roster);
+        if !known.is_some_and(|r| r.round.0 == round && is_called(r, from) && is_called(r, me)) {
+            return false;
+        }
+        let (last, looked_at) = self.replicas.entry(from.clone()).or_insert((roster, 0));
+        if *last != roster {
+            (*last, *looked_at) = (roster, 0);
+        }
+        *looked_at += 1;
+        *looked_at <= MAX_REPLICAS
     }
 
     pub(crate) fn remember_manifest(&mut self, hash: Hash32, manifest: Manifest) {
@@ -190,6 +251,8 @@ impl Active {
                 "grid": manifest.and_then(|m| m.grid).map(|g| [g.rows, g.columns]),
             }),
         );
+        // Those of this round stay for its validators until the next is closed.
+        self.holds.drop_before(close.round.0);
         self.last_close = Some((close.clone(), signers, members.len()));
     }
 

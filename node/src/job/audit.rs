@@ -1,10 +1,11 @@
 //! A round's sum, replayed from the committed deltas and held against the members' hops (PROTOCOL section 7.5): by the
 //! orchestrator before it closes a round, by every member that is shown a proof.
 
-use super::commit::{self, Awaited};
+use super::commit;
 use super::done::Done;
 use super::edge::KnownKeys;
 use super::fetch::DeltaSource;
+use super::form::Awaited;
 use super::hops::{HopStore, NodeHopKeys};
 use super::service::Service;
 use super::sync::{Answer, Question};
@@ -109,13 +110,7 @@ impl Service {
         let (round, parent) = (scope.manifest.round, scope.manifest.parent);
         Some(Auditor {
             job: id.clone(),
-            awaited: Awaited {
-                names: job.names.clone(),
-                member: PeerBytes::default(),
-                round,
-                parent,
-                elements: scope.plan.elements,
-            },
+            awaited: self.awaited(job, &PeerBytes::default(), round, parent)?,
             source: self.delta_source(),
             store: self.hop_store(id),
             net: self.tools.net.clone(),

@@ -1,6 +1,7 @@
 //! Building one's own commit, and checking another's (PROTOCOL sections 3 and 5).
 
 use super::edge::{KnownKeys, Signer};
+use super::form::Awaited;
 use super::state::Names;
 use crate::counter::{Counter, CounterError};
 use crate::identity::NodeIdentity;
@@ -9,7 +10,7 @@ use gym_protocol::delta::{
     Attestation, AuthBody, Compression, DeltaDecodeError, DeltaEncodeError, Expected, Limits, Metadata,
     RawTensor, Timestamp, TimestampError, Trailers, ValueError, decode, encode_as_given, encode_file,
 };
-use gym_protocol::ids::{Hash32, PeerBytes, Round};
+use gym_protocol::ids::{Hash32, Round};
 use gym_protocol::member::DeltaFacts;
 use gym_protocol::message::Reason;
 use gym_protocol::quant::{MAX_DELTA, out_of_bounds};
@@ -121,42 +122,23 @@ pub(crate) fn build(
     ]))
 }
 
-/// Which delta is awaited.
-#[derive(Clone, Debug)]
-pub(crate) struct Awaited {
-    pub(crate) names: Names,
-    pub(crate) member: PeerBytes,
-    pub(crate) round: Round,
-    pub(crate) parent: Hash32,
-    /// Elements of the adapter.
-    pub(crate) elements: usize,
-}
-
-impl Awaited {
-    /// Bytes that its file may have: values that LZ4 makes an eighth longer at most, and room for names and signatures.
-    pub(crate) fn max_bytes(&self) -> u64 {
-        let values = (self.elements as u64).saturating_mul(4);
-        values.saturating_add(values / 8).saturating_add(4 << 20)
-    }
-}
-
-/// A delta file's form: layout, signatures, round, parent, finite values. The reason, and more for the log, when it does
-/// not hold.
+/// A delta file's form: layout, signatures, round, parent, sequence, clock, finite values. The reason, and more for the
+/// log, when it does not hold.
 pub(crate) fn check(
     bytes: &[u8],
     awaited: &Awaited,
     keys: &KnownKeys,
 ) -> Result<DeltaFacts, (Reason, String)> {
-    let delta =
-        decode(bytes, &Limits::for_f32(awaited.elements)).map_err(|e| (reason_of(&e), e.to_string()))?;
+    let delta = decode(bytes, &Limits::for_f32(awaited.layout.elements()))
+        .map_err(|e| (reason_of(&e), e.to_string()))?;
     let expected = Expected {
         peer: &awaited.member,
         job: &awaited.names.job,
         round: awaited.round,
         parent: &awaited.parent,
-        last_sequence: None,
+        last_sequence: awaited.sequences.before(&awaited.member, awaited.round),
         now: i64::try_from(crate::identity::unix_now()).unwrap_or(i64::MAX),
-        clock_skew: 120,
+        clock_skew: i64::try_from(awaited.clock_skew).unwrap_or(i64::MAX),
     };
     delta
         .verify(&expected, keys)
@@ -165,13 +147,14 @@ pub(crate) fn check(
     let set = delta
         .tensor_set()
         .map_err(|e| (Reason::Malformed, e.to_string()))?;
-    if set.elements() != awaited.elements {
-        let why = format!(
-            "{} elements where the adapter has {}",
-            set.elements(),
-            awaited.elements
-        );
-        return Err((Reason::Malformed, why));
+    awaited
+        .layout
+        .fits(&set)
+        .map_err(|why| (Reason::Malformed, why))?;
+    if let Some(auth) = &delta.auth {
+        awaited
+            .sequences
+            .remember(&awaited.member, awaited.round, auth.body.sequence);
     }
     let delta = set.flatten();
     if let Some(at) = out_of_bounds(&delta) {

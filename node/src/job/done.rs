@@ -316,8 +316,10 @@ impl Service {
         match (roster, tag) {
             (Some(roster), _) => self.tell_member(job, member::Event::TrainFailed { roster, why }),
             (None, Some(tag)) => {
-                if let Some(v) = self.jobs.get_mut(job).and_then(|j| j.validator.as_mut()) {
-                    v.on_failed(tag);
+                if let Some(v) = self.jobs.get_mut(job).and_then(|j| j.validator.as_mut())
+                    && !v.on_failed(tag)
+                {
+                    tracing::error!(job = %job, "the last checkpoint is not evaluated: {why}");
                 }
             }
             (None, None) => self.cannot_start(job, &why),
@@ -327,7 +329,9 @@ impl Service {
     /// The trainer has model and questions: checkpoint 0 follows.
     fn on_loaded(&mut self, id: &CidBytes, adapter: TensorSet) {
         let dir = self.checkpoint_dir(id, 0);
-        let Some(job) = self.jobs.get(id) else { return };
+        let Some(job) = self.jobs.get(id).filter(|_| self.turns.has(id)) else {
+            return;
+        };
         let (names, content, job) = (job.names.clone(), self.tools.content.clone(), id.clone());
         self.tools.spawn(async move {
             let result = match ModelState::new(&names, 0, adapter, TensorSet::default()) {
@@ -352,7 +356,10 @@ impl Service {
             Err(why) => return self.cannot_start(id, &format!("checkpoint 0 cannot be made: {why}")),
         };
         let roles = self.tools.roles.clone();
-        let Some(job) = self.jobs.get_mut(id) else { return };
+        let Some(job) = self.jobs.get_mut(id).filter(|_| self.turns.has(id)) else {
+            return;
+        };
+        self.turns.came_closer(id, super::service::now());
         tracing::info!(job = %id, state = %held.state.short(), "model and questions loaded");
         job.zero_state = Some(state.clone());
         job.model = Some(state);

@@ -1,31 +1,57 @@
 //! Content that a job needs: base model, questions, checkpoints, committed deltas, replicas.
 
-use super::commit::{self, Awaited, DELTA};
+use super::active::Active;
+use super::commit::{self, DELTA};
 use super::done::{Done, Purpose};
+use super::form::{Awaited, Layout};
 use super::keep::pin_name;
+use super::places::Fetching;
 use super::providers::fetch_from;
 use super::replica::Replica;
 use super::service::Service;
 use super::state::{ModelState, Names};
 use super::trainer::{JobFiles, Task};
 use crate::content::unixfs::Limits;
-use crate::content::{Content, ContentPath, FetchRequest, Pin};
+use crate::content::{Content, ContentPath, Fetch, FetchError, FetchRequest, Pin};
 use crate::net::peer_id;
 use crate::publish::Outcome;
-use gym_protocol::ids::{CidBytes, PeerBytes, Round};
+use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::member::Held;
 use gym_protocol::message::Reason;
 use libp2p::PeerId;
+use rand::seq::SliceRandom;
 use serde_json::json;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A base model may be large.
 const MODEL_DEADLINE: Duration = Duration::from_secs(6 * 3600);
 /// A checkpoint or delta is small; a round waits for it.
 pub(super) const ROUND_DEADLINE: Duration = Duration::from_secs(120);
+/// Those that one fetch is told of.
+const MAX_PROVIDERS: usize = 64;
+
+/// Waits for the end of a fetch; each block that comes is told to `closer`.
+async fn finish(fetch: Fetch, closer: &(dyn Fn() + Send + Sync)) -> Result<(), FetchError> {
+    let (mut progress, mut blocks) = (fetch.progress(), 0);
+    let finish = fetch.finish();
+    tokio::pin!(finish);
+    loop {
+        tokio::select! {
+            done = &mut finish => return done.map(drop),
+            Ok(()) = progress.changed() => {
+                let now = progress.borrow_and_update().blocks;
+                if now > blocks {
+                    blocks = now;
+                    closer();
+                }
+            }
+        }
+    }
+}
 
 /// Fetches everything under `cid`, pins it under `name`, and writes it to `target`, unless it is there already.
 async fn materialise(
@@ -35,6 +61,7 @@ async fn materialise(
     providers: Vec<PeerId>,
     deadline: Duration,
     target: &Path,
+    closer: &(dyn Fn() + Send + Sync),
 ) -> Result<(), String> {
     if target.exists() {
         return Ok(());
@@ -46,11 +73,10 @@ async fn materialise(
         deadline,
         pin: Pin::Named(name),
     };
-    content
-        .fetch_dag(request)
-        .finish()
+    finish(content.fetch_dag(request), closer)
         .await
         .map_err(|e| e.to_string())?;
+    closer();
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent).map_err(|e| format!("cannot create {}: {e}", parent.display()))?;
     }
@@ -71,14 +97,18 @@ impl Service {
         self.tools.home.jobs().join("content").join(cid.to_string())
     }
 
-    /// Everyone who may have a job's content: its orchestrator and who is connected.
+    /// Who may have a job's content: its orchestrator and those who are connected, in no order, so that not all fetch from
+    /// the same few.
     pub(super) fn providers(&self, id: &CidBytes) -> Vec<PeerId> {
-        let orchestrator = self.jobs.get(id).map(|j| j.body.orchestrator.clone());
-        orchestrator
+        let orchestrator = self.jobs.get(id).map(|j| &j.body.orchestrator);
+        let mut others: Vec<&PeerBytes> = self
+            .connected
             .iter()
-            .chain(&self.connected)
-            .filter_map(peer_id)
-            .collect()
+            .filter(|p| Some(*p) != orchestrator)
+            .collect();
+        others.shuffle(&mut rand::rng());
+        let all = orchestrator.into_iter().chain(others);
+        all.filter_map(peer_id).take(MAX_PROVIDERS).collect()
     }
 
     /// Fetches model and questions.
@@ -96,10 +126,16 @@ impl Service {
             (spec.heldout.clone(), files.heldout.clone()),
         ];
         let (content, providers, job) = (self.tools.content.clone(), self.providers(id), id.clone());
-        self.tools.spawn(async move {
+        let came = Arc::new(AtomicU64::new(super::unix_ms()));
+        let closer = {
+            let came = came.clone();
+            move || came.store(super::unix_ms(), Ordering::Relaxed)
+        };
+        let task = self.tools.spawn(async move {
             for (cid, target) in wanted {
                 let (name, from) = ("job".to_owned(), providers.clone());
-                if let Err(why) = materialise(&content, &cid, name, from, MODEL_DEADLINE, &target).await {
+                let fetched = materialise(&content, &cid, name, from, MODEL_DEADLINE, &target, &closer);
+                if let Err(why) = fetched.await {
                     return Done::Files {
                         job,
                         result: Err(format!("{cid}: {why}")),
@@ -111,11 +147,18 @@ impl Service {
                 result: Ok(files),
             }
         });
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.fetching = Some(Fetching { came, task });
+        }
     }
 
     /// The files are here: the trainer loads them.
     pub(crate) fn on_files(&mut self, id: &CidBytes, result: Result<JobFiles, String>) {
-        let Some(job) = self.jobs.get_mut(id) else { return };
+        // One that was called off may have ended meanwhile.
+        let Some(job) = self.jobs.get_mut(id).filter(|_| self.turns.has(id)) else {
+            return;
+        };
+        job.fetching = None;
         match result {
             Ok(files) => {
                 job.files = Some(files.clone());
@@ -212,20 +255,33 @@ impl Service {
         DeltaSource(self.tools.content.clone())
     }
 
-    /// Adds a replica's files to the store, compares the directory's CID with the one claimed, checks the delta.
+    /// A member's delta of a round, once the adapter is known.
+    pub(super) fn awaited(
+        &self,
+        job: &Active,
+        member: &PeerBytes,
+        round: Round,
+        parent: Hash32,
+    ) -> Option<Awaited> {
+        Some(Awaited {
+            names: job.names.clone(),
+            member: member.clone(),
+            round,
+            parent,
+            layout: Layout::of(&job.model.as_ref()?.adapter),
+            sequences: job.sequences.clone(),
+            clock_skew: self.tools.clock_skew,
+        })
+    }
+
+    /// Checks a replica's delta, adds its files to the store, compares the directory's CID with the one claimed.
     pub(crate) fn check_replica(&mut self, id: &CidBytes, from: PeerBytes, round: u64, replica: Replica) {
         let Some(job) = self.jobs.get(id) else { return };
         let parent = job.rosters.get(&replica.roster).map(|r| r.parent);
-        let (Some(elements), Some(parent)) = (job.elements(), parent) else {
+        let Some(awaited) = parent.and_then(|parent| self.awaited(job, &from, Round(round), parent)) else {
             return;
         };
-        let awaited = Awaited {
-            names: job.names.clone(),
-            member: from.clone(),
-            round: Round(round),
-            parent,
-            elements,
-        };
+        let holds = job.holds.clone();
         let (content, keys, job) = (self.tools.content.clone(), self.tools.keys.clone(), id.clone());
         let Replica {
             roster,
@@ -234,14 +290,28 @@ impl Service {
             files,
         } = replica;
         self.tools.spawn(async move {
-            let delta = files.get(DELTA).cloned().unwrap_or_default();
-            let outcome = match content.add_map(files, Pin::No).await {
-                Ok(added) if CidBytes::from_cid(&added.cid) == cid => commit::check(&delta, &awaited, &keys),
-                Ok(added) => Err((
-                    Reason::FalseReveal,
-                    format!("its files are {}, not {cid}", added.cid),
-                )),
-                Err(e) => Err((Reason::Unavailable, e.to_string())),
+            // Nothing is stored for whoever cannot sign a delta of this round.
+            let checked = match files.get(DELTA) {
+                Some(delta) => commit::check(delta, &awaited, &keys),
+                None => Err((Reason::Malformed, format!("it has no {DELTA}"))),
+            };
+            let outcome = match checked {
+                Ok(facts) => {
+                    holds.hold(&content, round, &cid);
+                    let stored = match content.add_map(files, Pin::No).await {
+                        Ok(added) if CidBytes::from_cid(&added.cid) == cid => Ok(facts),
+                        Ok(added) => Err((
+                            Reason::FalseReveal,
+                            format!("its files are {}, not {cid}", added.cid),
+                        )),
+                        Err(e) => Err((Reason::Unavailable, e.to_string())),
+                    };
+                    if stored.is_err() {
+                        holds.drop_one(round, &cid);
+                    }
+                    stored
+                }
+                Err(why) => Err(why),
             };
             Done::Replica {
                 job,
@@ -283,7 +353,16 @@ async fn read_state(
     target: &Path,
 ) -> Result<Arc<ModelState>, String> {
     let name = pin_name(&names.job, held.closed);
-    materialise(content, &held.checkpoint, name, providers, ROUND_DEADLINE, target).await?;
+    materialise(
+        content,
+        &held.checkpoint,
+        name,
+        providers,
+        ROUND_DEADLINE,
+        target,
+        &|| (),
+    )
+    .await?;
     let (names, held, target) = (names.clone(), held.clone(), target.to_path_buf());
     let read =
         tokio::task::spawn_blocking(move || ModelState::read(&names, held.closed, held.state, &target));

@@ -9,10 +9,11 @@ use super::service::Service;
 use super::sync::{Answer, MAX_ENVELOPES, Question};
 use crate::link::LinkOffence;
 use crate::net::{Acceptance, NetEvent};
-use crate::role::Role;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::member;
-use gym_protocol::message::{JobBody, LinkHeader, LinkKind, MessageError, Offence, Verified, VerifyError};
+use gym_protocol::message::{
+    Body, JobBody, LinkHeader, LinkKind, MessageError, Offence, Verified, VerifyError,
+};
 use gym_protocol::orchestrator::Event as OrchestratorEvent;
 use std::collections::BTreeSet;
 use tokio::sync::oneshot;
@@ -90,11 +91,10 @@ impl Service {
         match Verified::open(bytes, &self.tools.keys) {
             Ok(message) => {
                 let known = self.jobs.contains_key(&message.job);
-                let announces = matches!(message.body, gym_protocol::message::Body::Job(_));
+                let announces = matches!(message.body, Body::Job(_));
                 if !known && !announces {
                     return Acceptance::Ignore;
                 }
-                self.accept(message);
                 if let Body::Ready(ready) = &message.body
                     && self.tools.keys.contradicts(&message.sender, &ready.record)
                 {
@@ -102,6 +102,7 @@ impl Service {
                     tracing::warn!(peer = %message.sender, "says that it is ready under another identity record than is known");
                     return Acceptance::Ignore;
                 }
+                self.accept(message);
                 Acceptance::Accept
             }
             Err(MessageError::Signature {
@@ -140,8 +141,7 @@ impl Service {
         if self.jobs.contains_key(id) || message.sender != body.orchestrator {
             return;
         }
-        if self.jobs.len() >= MAX_JOBS {
-            tracing::warn!(job = %id, "a job is not taken: this node knows {MAX_JOBS} already");
+        if !self.make_place(id, body) {
             return;
         }
         tracing::info!(job = %id, name = %body.spec.name, orchestrator = %body.orchestrator, "job announced");
@@ -154,14 +154,10 @@ impl Service {
                 self.tools.me(),
             ),
         );
-        let roles = self.tools.roles.clone();
-        let mine = body.orchestrator == self.tools.me();
-        if mine {
+        if body.orchestrator == self.tools.me() {
             orchestrate::begin(self, id);
         }
-        if mine || roles.has(Role::Worker) || roles.has(Role::Validator) {
-            self.fetch_files(id);
-        }
+        self.queue(id, body);
     }
 
     fn on_sealed(&mut self, from: &PeerBytes, header: LinkHeader, payload: Vec<u8>) {
@@ -178,12 +174,14 @@ impl Service {
                     },
                 );
             }
+            Some(LinkKind::Replica) if !job.may_replicate(from, header.round) => {
+                // Anybody can send: nothing of it is put together, and one line for each part would fill the log.
+                self.tools.metrics.offence(Offence::Unexpected.label());
+                tracing::debug!(peer = %from, round = header.round, "a part of a replica from no member of the round");
+            }
             Some(LinkKind::Replica) => match job.assembly.add(from, &header, &payload) {
                 Part::More => {}
-                Part::Whole(bytes) => match Replica::decode(&bytes) {
-                    Some(replica) => self.check_replica(&id, from.clone(), header.round, replica),
-                    None => self.penalise(&id, from, Offence::DeltaMalformed, "its replica does not parse"),
-                },
+                Part::Whole(bytes) => self.on_replica(&id, from, header.round, &bytes),
                 Part::Wrong => self.penalise(
                     &id,
                     from,
@@ -192,6 +190,24 @@ impl Service {
                 ),
             },
             None => self.penalise(&id, from, Offence::Unexpected, "unknown kind of frame"),
+        }
+    }
+
+    fn on_replica(&mut self, id: &CidBytes, from: &PeerBytes, round: u64, bytes: &[u8]) {
+        let Some(replica) = Replica::decode(bytes) else {
+            return self.penalise(id, from, Offence::DeltaMalformed, "its replica does not parse");
+        };
+        let me = self.tools.me();
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        if job.takes_replica(from, &me, round, replica.roster) {
+            self.check_replica(id, from.clone(), round, replica);
+        } else {
+            self.penalise(
+                id,
+                from,
+                Offence::Unexpected,
+                "its replica is of another roster, or one of too many",
+            );
         }
     }
 
@@ -270,6 +286,7 @@ impl Service {
         let Some(id) = job.filter(|_| !known.is_empty()) else {
             return;
         };
+        self.note_heard(id, peer);
         let known: BTreeSet<MessageId> = known.into_iter().collect();
         let Some(active) = self.jobs.get(id) else { return };
         let lacking = active.log.own_lacking(&known, MAX_PUSH);

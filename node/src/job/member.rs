@@ -184,6 +184,7 @@ impl Service {
         let Some(model) = job.model.clone() else { return };
         let (names, trained) = (job.names.clone(), std::mem::take(&mut job.trained));
         let (identity, content) = (self.tools.identity.clone(), self.tools.content.clone());
+        let holds = job.holds.clone();
         let (sequence, job) = (self.tools.home.counter("delta-sequence"), id.clone());
         self.tools.spawn(async move {
             let made = tokio::task::spawn_blocking(move || {
@@ -199,10 +200,10 @@ impl Service {
                 commit::build(&draft, values, &identity, &sequence).map_err(|e| e.to_string())
             });
             let result = match made.await {
-                Ok(Ok(files)) => match content.add_map(files.clone(), Pin::No).await {
-                    Ok(added) => Ok((CidBytes::from_cid(&added.cid), files)),
-                    Err(e) => Err(e.to_string()),
-                },
+                Ok(Ok(files)) => {
+                    let added = holds.add(&content, round.0, files.clone()).await;
+                    added.map(|cid| (cid, files))
+                }
                 Ok(Err(why)) => Err(why),
                 Err(e) => Err(format!("encoding the delta was cut off: {e}")),
             };

@@ -17,13 +17,16 @@ mod edge;
 mod events;
 mod faults;
 mod fetch;
+mod form;
 mod handle;
+mod holds;
 mod hops;
 mod inbound;
 mod keep;
 mod log;
 mod member;
 mod orchestrate;
+mod places;
 mod providers;
 mod publish;
 mod replica;
@@ -31,7 +34,10 @@ mod service;
 mod state;
 mod submit;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod trainer;
+mod turns;
 mod validate;
 mod watch;
 

@@ -1,6 +1,6 @@
 //! Carries out what an orchestrator's machine asks for.
 
-use super::commit::{self, Awaited};
+use super::commit;
 use super::done::Done;
 use super::faults::FaultKind;
 use super::service::Service;
@@ -106,16 +106,10 @@ impl Service {
     ) {
         let Some(job) = self.jobs.get(id) else { return };
         let parent = job.rosters.get(&roster).map(|r| r.parent);
-        let (Some(elements), Some(parent)) = (job.elements(), parent) else {
+        let Some(awaited) = parent.and_then(|parent| self.awaited(job, &member, round, parent)) else {
             return;
         };
-        let awaited = Awaited {
-            names: job.names.clone(),
-            member: member.clone(),
-            round,
-            parent,
-            elements,
-        };
+        job.holds.hold(&self.tools.content, round.0, &cid);
         let fetch = self.delta_fetch(&cid, from, awaited.max_bytes());
         let (keys, job) = (self.tools.keys.clone(), id.clone());
         self.tools.spawn(async move {
@@ -165,6 +159,7 @@ impl Service {
     pub(crate) fn cannot_start(&mut self, id: &CidBytes, why: &str) {
         tracing::error!(job = %id, "{why}");
         self.notice(id, why);
+        self.turns.remove(id);
         self.tell_orchestrator(id, Event::PrepareFailed(why.to_owned()));
     }
 }

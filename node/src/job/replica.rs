@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 const PART: usize = 1 << 20;
 /// Bytes of the largest commit that is held for somebody.
 pub(crate) const MAX_REPLICA: usize = 256 << 20;
-/// Replicas being put together at one time.
-const MAX_OPEN: usize = 64;
+/// Parts of the largest.
+const MAX_PARTS: u32 = (MAX_REPLICA / PART) as u32;
+/// Bytes of all replicas that are being put together.
+const MAX_BYTES: usize = 4 * MAX_REPLICA;
 
 /// A whole replica: roster, salt, directory and its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,11 +84,29 @@ impl Replica {
     }
 }
 
-/// Replicas that are arriving, by sender and round.
-#[derive(Debug, Default)]
+/// A replica that is arriving.
+#[derive(Debug)]
+struct Open {
+    round: u64,
+    next: u32,
+    bytes: Vec<u8>,
+}
+
+/// Replicas that are arriving, one for each sender.
+#[derive(Debug)]
 pub(crate) struct Assembly {
-    open: BTreeMap<(PeerBytes, u64), Vec<u8>>,
-    next: BTreeMap<(PeerBytes, u64), u32>,
+    open: BTreeMap<PeerBytes, Open>,
+    /// Bytes of all of them.
+    room: usize,
+}
+
+impl Default for Assembly {
+    fn default() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            room: MAX_BYTES,
+        }
+    }
 }
 
 /// What a part made of its replica.
@@ -103,45 +123,48 @@ pub(crate) enum Part {
 impl Assembly {
     /// Takes the next part; links are in order, so parts are too.
     pub(crate) fn add(&mut self, from: &PeerBytes, header: &LinkHeader, payload: &[u8]) -> Part {
-        let key = (from.clone(), header.round);
         if header.chunk == 0 {
             // A sender has one commit at a time: an earlier one that never became whole makes room.
-            self.open.retain(|(sender, _), _| sender != from);
-            self.next.retain(|(sender, _), _| sender != from);
-            self.open.insert(key.clone(), Vec::new());
-            self.next.insert(key.clone(), 0);
+            let open = Open {
+                round: header.round,
+                next: 0,
+                bytes: Vec::new(),
+            };
+            self.open.insert(from.clone(), open);
         }
-        let expected = self.next.get(&key).copied();
-        let Some(bytes) = self.open.get_mut(&key) else {
+        let Some(open) = self.open.get_mut(from) else {
             return Part::Wrong;
         };
-        if expected != Some(header.chunk) || bytes.len() + payload.len() > MAX_REPLICA {
-            self.forget(&key);
+        let fits =
+            open.bytes.len().saturating_add(payload.len()) <= MAX_REPLICA && header.segment <= MAX_PARTS;
+        if (open.round, open.next) != (header.round, header.chunk) || !fits {
+            self.open.remove(from);
             return Part::Wrong;
         }
-        bytes.extend_from_slice(payload);
-        if header.chunk + 1 < header.segment {
-            self.next.insert(key, header.chunk + 1);
-            self.shrink();
+        open.bytes.extend_from_slice(payload);
+        open.next += 1;
+        if open.next < header.segment {
+            self.make_room(from);
             return Part::More;
         }
-        let whole = std::mem::take(bytes);
-        self.forget(&key);
-        Part::Whole(whole)
+        let whole = self.open.remove(from);
+        Part::Whole(whole.map(|open| open.bytes).unwrap_or_default())
     }
 
-    fn forget(&mut self, key: &(PeerBytes, u64)) {
-        self.open.remove(key);
-        self.next.remove(key);
-    }
-
-    fn shrink(&mut self) {
-        while self.open.len() > MAX_OPEN {
-            let Some(first) = self.open.keys().next().cloned() else {
+    /// The largest of the others go first: honest commits are of one size, and a flood is larger.
+    fn make_room(&mut self, from: &PeerBytes) {
+        while self.bytes() > self.room {
+            let others = self.open.iter().filter(|(sender, _)| *sender != from);
+            let Some(largest) = others.max_by_key(|(_, open)| open.bytes.len()) else {
                 return;
             };
-            self.forget(&first);
+            let largest = largest.0.clone();
+            self.open.remove(&largest);
         }
+    }
+
+    fn bytes(&self) -> usize {
+        self.open.values().map(|open| open.bytes.len()).sum()
     }
 }
 
@@ -199,5 +222,45 @@ mod tests {
         assert!(decode(vec![file("a"), file("b")]).is_some());
         assert_eq!(decode(vec![file("b"), file("a")]), None, "in another order");
         assert_eq!(decode(vec![file("a"), file("a")]), None, "twice");
+    }
+
+    /// Members that send without end, and never to the end.
+    #[test]
+    fn a_flood_takes_no_more_than_its_room_and_drives_out_no_small_commit() {
+        let header = |from: u8, chunk: u32, segment: u32| LinkHeader {
+            kind: LinkKind::Replica.number(),
+            job: CidBytes::default(),
+            round: 1,
+            view: 0,
+            manifest: Hash32::ZERO,
+            phase: 0,
+            step: 0,
+            chunk,
+            segment,
+            slot: 0,
+            sender: peer(from),
+            receiver: peer(0),
+        };
+        let room = 64 << 10;
+        let mut assembly = Assembly {
+            room,
+            ..Assembly::default()
+        };
+        assert_eq!(assembly.add(&peer(1), &header(1, 0, 2), &[7; 100]), Part::More);
+        for chunk in 0..31 {
+            for from in 2..200 {
+                if assembly.open.contains_key(&peer(from)) || chunk == 0 {
+                    assembly.add(&peer(from), &header(from, chunk, 256), &[0; 1000]);
+                }
+                assert!(assembly.bytes() <= room);
+            }
+        }
+        assert!(assembly.bytes() > room / 2, "the flood is one");
+        let whole = Part::Whole([&[7; 100][..], &[8; 100]].concat());
+        assert_eq!(assembly.add(&peer(1), &header(1, 1, 2), &[8; 100]), whole);
+        assert_eq!(
+            assembly.add(&peer(1), &header(1, 0, MAX_PARTS + 1), &[]),
+            Part::Wrong
+        );
     }
 }

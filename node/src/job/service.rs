@@ -8,6 +8,7 @@ use super::handle::{Call, JobsHandle};
 use super::keep::Fallen;
 use super::publish::Publisher;
 use super::trainer::{Machine, TrainerHandle};
+use super::turns::Turns;
 use crate::content::Content;
 use crate::home::Home;
 use crate::identity::NodeIdentity;
@@ -27,6 +28,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Finished work that waits for the task.
@@ -43,6 +45,8 @@ pub(crate) struct Tools {
     pub(crate) roles: Roles,
     /// More contributions than this are summed in a grid.
     pub(crate) flat_ring_max: u32,
+    /// Genesis `clock_skew_seconds`.
+    pub(crate) clock_skew: u64,
     pub(crate) identity: Arc<NodeIdentity>,
     pub(crate) keys: KnownKeys,
     pub(crate) net: NetHandle,
@@ -56,23 +60,24 @@ pub(crate) struct Tools {
     pub(crate) publisher: Publisher,
     /// Rounds of a job whose checkpoints stay pinned.
     pub(crate) keep_checkpoints: u64,
-    /// Checkpoints on their way out of the network.
-    pub(crate) publication: Publication,
-    done: mpsc::Sender<Done>,
-}
     /// How long those that are older stay for fetches that began before.
     pub(crate) checkpoint_grace: Duration,
     pub(crate) fallen: Fallen,
+    /// Checkpoints on their way out of the network.
+    pub(crate) publication: Publication,
+    pub(super) done: mpsc::Sender<Done>,
+}
 
 impl Tools {
     /// Runs work beside the task; what it returns comes back as an event.
-    pub(crate) fn spawn(&self, work: impl Future<Output = Done> + Send + 'static) {
+    pub(crate) fn spawn(&self, work: impl Future<Output = Done> + Send + 'static) -> AbortHandle {
         let done = self.done.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let result = work.await;
             // The service is gone only when the node stops.
             let _ = done.send(result).await;
         });
+        task.abort_handle()
     }
 
     /// For work that answers somebody else first.
@@ -97,10 +102,11 @@ pub(crate) enum Work {
 pub(crate) struct Service {
     pub(crate) tools: Tools,
     pub(crate) jobs: BTreeMap<CidBytes, Active>,
+    pub(crate) turns: Turns,
     pub(crate) work: VecDeque<Work>,
     /// Connected members of this network.
     pub(crate) connected: BTreeSet<PeerBytes>,
-    stop: CancellationToken,
+    pub(super) stop: CancellationToken,
 }
 
 /// Starts the task and the trainer thread; the handle serves the API.
@@ -133,20 +139,22 @@ pub(crate) fn start(
             outbox: Outbox::new(parts.links, failed),
             home: parts.home,
             keep_checkpoints: parts.config.content.keep_checkpoints,
+            checkpoint_grace: Duration::from_secs(parts.config.content.checkpoint_grace_seconds),
+            fallen: Fallen::default(),
             roles: parts.config.roles.clone(),
             flat_ring_max: parts.network.genesis.constants.flat_ring_max,
+            clock_skew: parts.network.genesis.constants.clock_skew_seconds,
             identity: parts.identity,
             net: parts.net,
             content: parts.content,
             trainer,
-            checkpoint_grace: Duration::from_secs(parts.config.content.checkpoint_grace_seconds),
-            fallen: Fallen::default(),
             metrics: parts.metrics,
             faults: Faults(faults),
             programs,
             done,
         },
         jobs: BTreeMap::new(),
+        turns: Turns::default(),
         work: VecDeque::new(),
         connected: BTreeSet::new(),
         stop: parts.stop,
@@ -191,6 +199,8 @@ impl Service {
                 _ = sync.tick() => {
                     self.keep_places();
                     self.ask_peers();
+                    self.take_turns();
+                    self.evaluate_again();
                 }
                 () = tick => self.tick(),
             }

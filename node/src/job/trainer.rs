@@ -128,6 +128,13 @@ impl TrainerHandle {
         Ok(Self { tasks })
     }
 
+    /// Without a thread: whoever has the other end sees what is asked.
+    #[cfg(test)]
+    pub(crate) fn of_queue(tasks: usize) -> (Self, std::sync::mpsc::Receiver<Task>) {
+        let (tasks, queue) = std::sync::mpsc::sync_channel(tasks);
+        (Self { tasks }, queue)
+    }
+
     /// Queues a task; `false` when the queue is full or the thread is gone.
     pub(crate) fn ask(&self, task: Task) -> bool {
         self.tasks.try_send(task).is_ok()

@@ -37,18 +37,24 @@ enum Pending {
     DeltaBefore {
         round: Round,
         entry: Entry,
+        state: Arc<TensorSet>,
         with_delta: Arc<TensorSet>,
     },
     DeltaAfter {
         round: Round,
         entry: Entry,
+        with_delta: Arc<TensorSet>,
         before: u64,
     },
     Checkpoint {
         round: Round,
         cid: CidBytes,
+        adapter: Arc<TensorSet>,
     },
 }
+
+/// Tries at the base or the last checkpoint, which nothing else stands for.
+const TRIES: u32 = 3;
 
 /// One job's evaluations.
 #[derive(Debug)]
@@ -61,8 +67,16 @@ pub(crate) struct Validator {
     pending: BTreeMap<u64, Pending>,
     /// A delta is being fetched or evaluated; others of that time are passed over, so that rounds do not wait.
     busy: bool,
+    /// Closed rounds whose drawn delta was passed over because another was being looked at.
+    passed_over: u64,
     /// The last checkpoint, if the job is done before the base has been evaluated.
     last: Option<(Round, CidBytes, Arc<TensorSet>)>,
+    /// The job is done; its last checkpoint is on its way.
+    awaits_last: bool,
+    /// What the trainer had no room for or failed at: asked again at the next [`Validator::again`].
+    deferred: Vec<Pending>,
+    /// Failures of the base or the last checkpoint.
+    failures: u32,
 }
 
 impl Validator {
@@ -75,20 +89,43 @@ impl Validator {
             next_tag: 0,
             pending: BTreeMap::new(),
             busy: false,
+            passed_over: 0,
             last: None,
+            awaits_last: false,
+            deferred: Vec::new(),
+            failures: 0,
         }
     }
 
     /// Model and questions are loaded: the base comes first.
     pub(crate) fn on_loaded(&mut self) -> Wish {
-        let questions = self.eval_questions;
-        self.evaluate(Pending::Base, None, questions)
+        self.evaluate(Pending::Base)
+    }
+
+    /// Whether an evaluation is under way or to come, the last checkpoint's included.
+    pub(crate) fn is_evaluating(&self) -> bool {
+        self.awaits_last || self.last.is_some() || !self.pending.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// Rounds whose drawn delta was passed over.
+    pub(crate) fn passed_over(&self) -> u64 {
+        self.passed_over
+    }
+
+    /// The job is done: its last checkpoint is being fetched.
+    pub(crate) fn await_last(&mut self) {
+        self.awaits_last = true;
+    }
+
+    /// It cannot be had.
+    pub(crate) fn on_last_failed(&mut self) {
+        self.awaits_last = false;
     }
 
     /// A round has closed: one of its deltas may be looked at. Which one follows from the roster's hash, which nobody
     /// chose alone.
     pub(crate) fn on_close(&mut self, manifest: &Manifest) -> Option<Wish> {
-        if self.busy || manifest.entries.is_empty() {
+        if manifest.entries.is_empty() {
             return None;
         }
         let draw = |what: &[u8]| sha3_256(&[b"gym/validate/v1", &manifest.roster.0, what]).0;
@@ -97,6 +134,11 @@ impl Validator {
         // The rate is per delta; at most one is taken, so a round is looked at with the chance that any is drawn.
         let any = 1.0 - (1.0 - self.sampling).powi(i32::try_from(manifest.entries.len()).unwrap_or(i32::MAX));
         if uniform >= any {
+            return None;
+        }
+        if self.busy {
+            // Whoever is behind goes on with the newest round.
+            self.passed_over += 1;
             return None;
         }
         let at = (word(draw(b"which")) % manifest.entries.len() as u64) as usize;
@@ -128,13 +170,13 @@ impl Validator {
             self.busy = false;
             return None;
         };
-        let before = Arc::new(state.adapter.clone());
         let pending = Pending::DeltaBefore {
             round,
             entry,
+            state: Arc::new(state.adapter.clone()),
             with_delta: Arc::new(with_delta),
         };
-        Some(self.evaluate(pending, Some(before), DELTA_QUESTIONS.min(self.eval_questions)))
+        Some(self.evaluate(pending))
     }
 
     /// It could not be had.
@@ -144,12 +186,12 @@ impl Validator {
 
     /// The job is done and its last checkpoint is here.
     pub(crate) fn on_last(&mut self, round: Round, cid: CidBytes, adapter: Arc<TensorSet>) -> Option<Wish> {
+        self.awaits_last = false;
         if self.base.is_none() {
             self.last = Some((round, cid, adapter));
             return None;
         }
-        let questions = self.eval_questions;
-        Some(self.evaluate(Pending::Checkpoint { round, cid }, Some(adapter), questions))
+        Some(self.evaluate(Pending::Checkpoint { round, cid, adapter }))
     }
 
     /// An evaluation is done.
@@ -166,19 +208,16 @@ impl Validator {
                 round,
                 entry,
                 with_delta,
+                ..
+            }) => vec![self.evaluate(Pending::DeltaAfter {
+                round,
+                entry,
+                with_delta,
+                before: correct,
+            })],
+            Some(Pending::DeltaAfter {
+                round, entry, before, ..
             }) => {
-                let asked = DELTA_QUESTIONS.min(self.eval_questions);
-                vec![self.evaluate(
-                    Pending::DeltaAfter {
-                        round,
-                        entry,
-                        before: correct,
-                    },
-                    Some(with_delta),
-                    asked,
-                )]
-            }
-            Some(Pending::DeltaAfter { round, entry, before }) => {
                 self.busy = false;
                 let subject = Subject::Delta {
                     member: entry.member,
@@ -186,7 +225,7 @@ impl Validator {
                 };
                 vec![self.report(round, subject, questions, before, correct)]
             }
-            Some(Pending::Checkpoint { round, cid }) => {
+            Some(Pending::Checkpoint { round, cid, .. }) => {
                 let before = self.base.map_or(0, |(correct, _)| correct);
                 vec![self.report(round, Subject::Checkpoint { cid }, questions, before, correct)]
             }
@@ -194,17 +233,53 @@ impl Validator {
         }
     }
 
-    /// An evaluation failed.
-    pub(crate) fn on_failed(&mut self, tag: u64) {
-        if matches!(
-            self.pending.remove(&tag),
-            Some(Pending::DeltaBefore { .. } | Pending::DeltaAfter { .. })
-        ) {
-            self.busy = false;
+    /// The trainer has no room for an evaluation. A delta is passed over, as those that come while it is busy; the base and
+    /// the last checkpoint are asked for again.
+    pub(crate) fn on_refused(&mut self, tag: u64) {
+        match self.pending.remove(&tag) {
+            Some(Pending::DeltaBefore { .. } | Pending::DeltaAfter { .. }) => {
+                self.busy = false;
+                self.passed_over += 1;
+            }
+            Some(pending @ (Pending::Base | Pending::Checkpoint { .. })) => self.deferred.push(pending),
+            None => {}
         }
     }
 
-    fn evaluate(&mut self, pending: Pending, adapter: Option<Arc<TensorSet>>, questions: usize) -> Wish {
+    /// An evaluation failed; `false` when the last checkpoint is given up for it.
+    pub(crate) fn on_failed(&mut self, tag: u64) -> bool {
+        match self.pending.remove(&tag) {
+            Some(Pending::DeltaBefore { .. } | Pending::DeltaAfter { .. }) => {
+                self.busy = false;
+                true
+            }
+            Some(pending @ (Pending::Base | Pending::Checkpoint { .. })) => {
+                self.failures += 1;
+                if self.failures < TRIES {
+                    self.deferred.push(pending);
+                    return true;
+                }
+                self.last = None;
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// What has to be asked for again.
+    pub(crate) fn again(&mut self) -> Vec<Wish> {
+        let deferred = std::mem::take(&mut self.deferred);
+        deferred.into_iter().map(|p| self.evaluate(p)).collect()
+    }
+
+    fn evaluate(&mut self, pending: Pending) -> Wish {
+        let few = DELTA_QUESTIONS.min(self.eval_questions);
+        let (adapter, questions) = match &pending {
+            Pending::Base => (None, self.eval_questions),
+            Pending::DeltaBefore { state, .. } => (Some(state.clone()), few),
+            Pending::DeltaAfter { with_delta, .. } => (Some(with_delta.clone()), few),
+            Pending::Checkpoint { adapter, .. } => (Some(adapter.clone()), self.eval_questions),
+        };
         let tag = self.next_tag;
         self.next_tag += 1;
         self.pending.insert(tag, pending);

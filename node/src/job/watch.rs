@@ -3,7 +3,7 @@
 use super::done::{Done, Purpose};
 use super::service::Service;
 use super::trainer::Task;
-use super::validate::Wish;
+use super::validate::{Validator, Wish};
 use gym_protocol::cbor::object_hash;
 use gym_protocol::ids::CidBytes;
 use gym_protocol::member::Held;
@@ -17,11 +17,13 @@ const LAST_REPORT: Duration = Duration::from_secs(60);
 impl Service {
     /// Notes what a message says of the job's course.
     pub(crate) fn watch(&mut self, id: &CidBytes, message: &Verified) {
+        self.note_heard(id, &message.sender);
         let Some(job) = self.jobs.get_mut(id) else { return };
         let sequenced = message.sender == job.body.orchestrator;
         match &message.body {
             Body::Roster(roster) if sequenced => {
-                job.remember_roster(object_hash(&message.encoded), roster.clone())
+                job.remember_roster(object_hash(&message.encoded), roster.clone());
+                self.note_roster(id, roster);
             }
             Body::Manifest(m) if sequenced => job.remember_manifest(object_hash(&message.encoded), m.clone()),
             Body::Close(close) if sequenced => {
@@ -32,6 +34,13 @@ impl Service {
                 let signers = signers.cloned().collect();
                 job.remember_close(close, signers);
                 let wish = manifest.and_then(|m| job.validator.as_mut()?.on_close(&m));
+                if let Some(v) = &job.validator {
+                    let job = id.to_string();
+                    let labels = [("job", job.as_str())];
+                    self.tools
+                        .metrics
+                        .set("gym_validator_passed_over_total", &labels, v.passed_over());
+                }
                 self.grant(id, wish);
             }
             Body::Report(report) => {
@@ -96,26 +105,46 @@ impl Service {
         match standing {
             Standing::Done => {
                 // The validators' word on the last checkpoint is still to come; it ends the events, or its absence does.
-                let events = job.events.clone();
+                let (events, holds) = (job.events.clone(), job.holds.clone());
                 tokio::spawn(async move {
                     tokio::time::sleep(LAST_REPORT).await;
                     events.end();
+                    holds.drop_before(u64::MAX);
                 });
                 self.fetch_last(id);
             }
-            Standing::Paused | Standing::Cancelled | Standing::Failed => job.events.end(),
+            Standing::Paused | Standing::Cancelled | Standing::Failed => {
+                job.holds.drop_before(u64::MAX);
+                job.events.end();
+            }
         }
+        if !self.turns.has(id) {
+            self.turns.remove(id);
+        }
+        self.take_turns();
     }
 
     /// A validator evaluates the last checkpoint.
     fn fetch_last(&mut self, id: &CidBytes) {
         let Some(job) = self.jobs.get(id) else { return };
-        if job.validator.is_none() {
-            return;
-        }
-        if let Some(held) = job.last_held() {
+        let Some(held) = job.last_held() else { return };
+        if self.of_validator(id, Validator::await_last).is_some() {
             self.fetch_state(id, held, Purpose::Last);
         }
+    }
+
+    /// Tells a job's validator something, where there is one.
+    fn of_validator<T>(&mut self, id: &CidBytes, tell: impl FnOnce(&mut Validator) -> T) -> Option<T> {
+        self.jobs.get_mut(id)?.validator.as_mut().map(tell)
+    }
+
+    /// What the trainer had no room for is asked for again.
+    pub(crate) fn evaluate_again(&mut self) {
+        let Some(id) = self.turns.current().cloned() else {
+            return;
+        };
+        let wishes = self.of_validator(&id, Validator::again).unwrap_or_default();
+        self.grant(&id, wishes);
     }
 
     /// Does what a validator asks for.
@@ -135,15 +164,20 @@ impl Service {
                     };
                     if !self.tools.trainer.ask(task) {
                         tracing::warn!(job = %id, "the trainer is too busy to evaluate");
+                        self.of_validator(id, |v| v.on_refused(tag));
                     }
                 }
                 Wish::FetchDelta { round, entry, parent } => {
-                    let Some(job) = self.jobs.get(id) else { continue };
-                    let roster = job
-                        .rosters
-                        .values()
+                    let rosters = self.jobs.get(id).map(|job| &job.rosters);
+                    let roster = rosters
+                        .into_iter()
+                        .flat_map(|all| all.values())
                         .find(|r| r.round == round && r.parent == parent);
-                    let Some(roster) = roster else { continue };
+                    let Some(roster) = roster else {
+                        tracing::warn!(job = %id, "cannot evaluate {}'s delta of round {round}: its roster is not known", entry.member);
+                        self.of_validator(id, Validator::on_delta_failed);
+                        continue;
+                    };
                     let held = Held {
                         closed: round.0,
                         state: parent,
@@ -170,8 +204,10 @@ impl Service {
             Ok(state) => state,
             Err(why) => {
                 tracing::warn!(job = %id, "cannot evaluate round {}: {why}", held.closed);
-                if let Some(v) = &mut job.validator {
-                    v.on_delta_failed();
+                match (&mut job.validator, purpose) {
+                    (Some(v), Purpose::Delta { .. }) => v.on_delta_failed(),
+                    (Some(v), Purpose::Last) => v.on_last_failed(),
+                    (None, _) | (_, Purpose::Member) => {}
                 }
                 return;
             }
@@ -188,12 +224,10 @@ impl Service {
                 self.grant(id, wish);
             }
             Purpose::Delta { round, entry } => {
-                let awaited = super::commit::Awaited {
-                    names: job.names.clone(),
-                    member: entry.member.clone(),
-                    round,
-                    parent: held.state,
-                    elements: state.adapter.elements(),
+                let Some(job) = self.jobs.get(id) else { return };
+                let Some(awaited) = self.awaited(job, &entry.member, round, held.state) else {
+                    self.of_validator(id, Validator::on_delta_failed);
+                    return;
                 };
                 let keys = self.tools.keys.clone();
                 let from = vec![entry.member.clone(), entry.server.clone()];
