@@ -1,8 +1,8 @@
 //! Publishing checkpoints outside the network: to an IPFS node of the operator's, to the Hugging Face Hub.
 //!
-//! One task does it beside everything else: it takes the newest checkpoint there is, tries until it is published or a
-//! newer one has come, and tells how it went. Training never waits for it. What waits when the node stops is taken up again at
-//! the next start.
+//! Each place has a loop of its own beside everything else: it takes the newest checkpoint there is, tries until it is published
+//! or a newer one has come, and tells how it went. Neither training nor another place waits for it. What waits when the node
+//! stops is taken up again at the next start.
 
 mod config;
 mod journal;
@@ -17,6 +17,7 @@ use crate::content::unixfs::Limits;
 use crate::content::{Cid, Content, car};
 use crate::hub::{self, Hub, Repo};
 use gym_protocol::ids::CidBytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,11 +55,11 @@ pub(crate) struct Publication {
     journal: Option<Arc<Journal>>,
 }
 
-/// Checkpoints that must stay for publication's sake.
+/// Checkpoints that must stay for publication's sake, by place.
 #[derive(Clone, Debug, Default)]
 struct Uses {
-    under_way: Option<Cid>,
-    last: Option<Cid>,
+    under_way: BTreeMap<&'static str, Cid>,
+    last: BTreeMap<&'static str, Cid>,
 }
 
 impl Publication {
@@ -80,11 +81,11 @@ impl Publication {
         let offered = self.journal.as_ref().and_then(|_| self.newest.borrow().clone());
         let uses = self.uses.borrow().clone();
         let offered = offered.map(|checkpoint| checkpoint.root);
-        offered
+        let used = offered
             .into_iter()
-            .chain(uses.under_way)
-            .chain(uses.last)
-            .collect()
+            .chain(uses.under_way.into_values())
+            .chain(uses.last.into_values());
+        used.collect::<BTreeSet<Cid>>().into_iter().collect()
     }
 }
 
@@ -101,6 +102,7 @@ pub(crate) struct Publishing {
     /// What an earlier run left.
     waiting: Option<Pending>,
     outcomes: mpsc::Sender<Outcome>,
+    first_pause: Duration,
 }
 
 /// The two ends: what takes checkpoints, and the task's work, to be [run](Publishing::run). What waits is kept in a file
@@ -116,8 +118,15 @@ pub(crate) fn new(
     let publishes = config.publishes();
     let waiting = if publishes { journal.read() } else { None };
     let (uses, used) = watch::channel(Uses {
-        under_way: waiting.as_ref().map(|waiting| waiting.checkpoint.root),
-        last: None,
+        under_way: waiting
+            .iter()
+            .flat_map(|waiting| {
+                config
+                    .lacking(waiting)
+                    .map(|place| (place, waiting.checkpoint.root))
+            })
+            .collect(),
+        last: BTreeMap::new(),
     });
     let publication = Publication {
         newest: sender,
@@ -133,6 +142,7 @@ pub(crate) fn new(
         journal,
         waiting,
         outcomes,
+        first_pause: FIRST_PAUSE,
     };
     (publication, publishing)
 }
@@ -152,51 +162,71 @@ impl Publishing {
     }
 
     async fn publish_all(&mut self) {
-        if let Some(waiting) = self.waiting.take() {
-            self.take_up(waiting).await;
-        }
-        while self.newest.changed().await.is_ok() {
-            let newest = self.newest.borrow_and_update().clone();
-            if let Some(checkpoint) = newest {
-                self.publish(&checkpoint, &[]).await;
-            }
-        }
+        let waiting = self.waiting.take().and_then(|waiting| self.take_up(waiting));
+        let loops = self.config.places().into_iter().map(|place| {
+            let lacks = |waiting: &Pending| self.config.lacking(waiting).any(|name| name == place.name());
+            let first = waiting.clone().filter(lacks).map(|waiting| waiting.checkpoint);
+            self.publish_to(place, first)
+        });
+        futures::future::join_all(loops).await;
     }
 
     /// What an earlier run of the node left, unless its content is gone.
-    async fn take_up(&mut self, waiting: Pending) {
+    fn take_up(&self, waiting: Pending) -> Option<Pending> {
         let Checkpoint { round, root, .. } = waiting.checkpoint;
         if self.content.store().has(&root) {
             tracing::info!(round, %root, "was to be published when the node stopped: taken up again");
-            self.publish(&waiting.checkpoint, &waiting.done).await;
-        } else {
-            tracing::warn!(round, %root, "was to be published when the node stopped, and is not in the store any longer");
-            self.journal.clear();
+            return Some(waiting);
+        }
+        tracing::warn!(round, %root, "was to be published when the node stopped, and is not in the store any longer");
+        self.journal.clear();
+        self.uses.send_modify(|uses| uses.under_way.clear());
+        None
+    }
+
+    /// Brings checkpoints to one place, `next` first and then the newest there is each time.
+    async fn publish_to(&self, place: Place, mut next: Option<Checkpoint>) {
+        let places = self.config.places();
+        let names: Vec<&str> = places.iter().map(Place::name).collect();
+        let (mut newest, mut last) = (self.newest.clone(), None);
+        loop {
+            if next.is_none() {
+                if newest.changed().await.is_err() {
+                    return;
+                }
+                next = newest.borrow_and_update().clone();
+            }
+            let Some(checkpoint) = next.take() else { continue };
+            if last.as_ref() == Some(&checkpoint) {
+                continue;
+            }
+            self.uses.send_modify(|uses| {
+                uses.under_way.insert(place.name(), checkpoint.root);
+            });
+            match self.until_done(&checkpoint, &place, &mut newest).await {
+                Ended::Published => {
+                    self.journal.finish(&checkpoint, place.name(), &names);
+                    self.uses.send_modify(|uses| {
+                        uses.last.insert(place.name(), checkpoint.root);
+                    });
+                    last = Some(checkpoint);
+                }
+                Ended::Overtaken => next = newest.borrow_and_update().clone(),
+            }
+            self.uses.send_modify(|uses| {
+                uses.under_way.remove(place.name());
+            });
         }
     }
 
-    /// Brings a checkpoint to every place but those that have it, to all at once: one that is away holds no other up.
-    async fn publish(&mut self, checkpoint: &Checkpoint, done: &[String]) {
-        let places = self.config.places();
-        let names: Vec<&str> = places.iter().map(Place::name).collect();
-        self.uses
-            .send_modify(|uses| uses.under_way = Some(checkpoint.root));
-        let lacking = places
-            .iter()
-            .filter(|place| !done.iter().any(|name| name == place.name()));
-        let trials = lacking.map(|place| async {
-            if self.until_done(checkpoint, place).await == Ended::Published {
-                self.journal.finish(checkpoint, place.name(), &names);
-                self.uses.send_modify(|uses| uses.last = Some(checkpoint.root));
-            }
-        });
-        futures::future::join_all(trials).await;
-        self.uses.send_modify(|uses| uses.under_way = None);
-    }
-
-    /// Tries until it is done, or there is something newer.
-    async fn until_done(&self, checkpoint: &Checkpoint, place: &Place) -> Ended {
-        let mut pause = FIRST_PAUSE;
+    /// Tries until it is done, or there is something newer, which no pause waits for.
+    async fn until_done(
+        &self,
+        checkpoint: &Checkpoint,
+        place: &Place,
+        newest: &mut watch::Receiver<Option<Checkpoint>>,
+    ) -> Ended {
+        let mut pause = self.first_pause;
         loop {
             let result = self.attempt(checkpoint.clone(), place.clone()).await;
             let is_done = result.is_ok();
@@ -218,14 +248,15 @@ impl Publishing {
             if is_done {
                 return Ended::Published;
             }
-            if self.newest.has_changed().unwrap_or(true) {
-                return Ended::Overtaken;
+            tokio::select! {
+                changed = newest.changed() => match changed {
+                    Ok(()) => return Ended::Overtaken,
+                    // The node stops; what is under way is still tried.
+                    Err(_) => tokio::time::sleep(pause).await,
+                },
+                () = tokio::time::sleep(pause) => {}
             }
-            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            if self.newest.has_changed().unwrap_or(true) {
-                return Ended::Overtaken;
-            }
         }
     }
 
@@ -258,6 +289,12 @@ enum Ended {
 impl Config {
     fn publishes(&self) -> bool {
         !self.places().is_empty()
+    }
+
+    /// The places that do not have what waits.
+    fn lacking(&self, waiting: &Pending) -> impl Iterator<Item = &'static str> {
+        let places = self.places().into_iter().map(|place| place.name());
+        places.filter(|name| !waiting.done.iter().any(|done| done == name))
     }
 
     fn places(&self) -> Vec<Place> {

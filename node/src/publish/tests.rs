@@ -171,6 +171,96 @@ async fn what_waits_at_a_stop_is_taken_up_again() {
     task.await.unwrap();
 }
 
+/// A server that takes connections and says nothing until it is let go; then it knows nothing.
+fn silent() -> (String, std::sync::mpsc::Sender<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let _ = held.recv();
+        let _ = std::io::Write::write_all(
+            &mut socket,
+            b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        );
+    });
+    (address, let_go)
+}
+
+fn checkpoint(content: &Content, round: u64, root: Cid) -> Checkpoint {
+    assert!(content.store().has(&root));
+    Checkpoint {
+        job: CidBytes::from_cid(&root),
+        round,
+        root,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_does_not_answer_holds_no_other_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = store(dir.path().join("store"));
+    let rpc = Rpc::default();
+    // It fails the first time only.
+    rpc.bodies.lock().unwrap().push(Bytes::new());
+    let (hub_endpoint, let_go) = silent();
+    let config = Config {
+        ipfs_url: Some(serve(rpc.clone()).await),
+        hub_repo: Some("me/model".parse().unwrap()),
+        hub_endpoint,
+        ..Config::default()
+    };
+    let (outcomes, mut told) = mpsc::channel(4);
+    let (publication, publishing) = new(config, content.clone(), dir.path().join("scratch"), outcomes);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(publishing.run(stop.clone()));
+    for round in 1..=3 {
+        let files = BTreeMap::from([("adapter".to_owned(), vec![round as u8; 1000])]);
+        let root = content.add_map(files, Pin::No).await.unwrap().cid;
+        *rpc.root.lock().unwrap() = root.to_string();
+        publication.offer(checkpoint(&content, round, root)).await;
+        let outcome = tokio::time::timeout(Duration::from_secs(40), told.recv()).await;
+        let outcome = outcome.expect("the other place is waited for").unwrap();
+        assert_eq!(
+            (outcome.place, outcome.checkpoint.round, outcome.result),
+            ("ipfs", round, Ok(format!("ipfs://{root}")))
+        );
+    }
+    stop.cancel();
+    task.await.unwrap();
+    let_go.send(()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newer_checkpoint_ends_the_pause_after_a_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let content = store(dir.path().join("store"));
+    let rpc = Rpc::default();
+    let config = Config {
+        ipfs_url: Some(serve(rpc.clone()).await),
+        ..Config::default()
+    };
+    let (outcomes, mut told) = mpsc::channel(4);
+    let (publication, mut publishing) = new(config, content.clone(), dir.path().join("scratch"), outcomes);
+    publishing.first_pause = Duration::from_secs(24 * 3600);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(publishing.run(stop.clone()));
+    for round in 1..=2 {
+        let files = BTreeMap::from([("adapter".to_owned(), vec![round as u8; 1000])]);
+        let root = content.add_map(files, Pin::No).await.unwrap().cid;
+        *rpc.root.lock().unwrap() = root.to_string();
+        publication.offer(checkpoint(&content, round, root)).await;
+        let outcome = tokio::time::timeout(Duration::from_secs(40), told.recv()).await;
+        let outcome = outcome.expect("the pause goes on").unwrap();
+        assert_eq!(
+            (outcome.checkpoint.round, outcome.result.is_ok()),
+            (round, round == 2)
+        );
+    }
+    stop.cancel();
+    task.await.unwrap();
+}
+
 #[test]
 fn addresses_without_a_scheme_are_refused() {
     let config = Config {
