@@ -210,4 +210,62 @@ mod tests {
             "{error}"
         );
     }
+
+    /// What an error tells people to change can be changed: every `section.key` in the program's texts is in the template.
+    #[test]
+    fn settings_that_texts_name_exist() {
+        let mut section = "";
+        let (mut sections, mut known) = (Vec::new(), Vec::new());
+        for line in TEMPLATE.lines() {
+            let bare = line.trim_start_matches(['#', ':', ' ']);
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                section = name;
+                sections.push(name);
+            } else if let Some((key, _)) = bare.split_once(" = ") {
+                known.push(format!("{section}.{key}"));
+            }
+        }
+        let mut named = Vec::new();
+        let mut todo = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        while let Some(path) = todo.pop() {
+            if path.is_dir() {
+                todo.extend(
+                    std::fs::read_dir(&path)
+                        .unwrap()
+                        .map(|entry| entry.unwrap().path()),
+                );
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                named.extend(named_settings(
+                    &std::fs::read_to_string(&path).unwrap(),
+                    &sections,
+                ));
+            }
+        }
+        assert!(named.iter().any(|name| name == "content.limit_mib"), "{named:?}");
+        named.retain(|name| !known.contains(name));
+        assert!(named.is_empty(), "not in config.template.toml: {named:?}");
+    }
+
+    /// Words such as `content.limit_mib` in the string literals of a source file, names of files aside.
+    fn named_settings(source: &str, sections: &[&str]) -> Vec<String> {
+        let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let code = code
+            .collect::<Vec<_>>()
+            .join("\n")
+            .replace("'\"'", "")
+            .replace("\\\"", "");
+        let texts = code.split('"').skip(1).step_by(2);
+        let words =
+            texts.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"._".contains(c)));
+        words
+            .map(|word| word.trim_end_matches('.'))
+            .filter(|word| {
+                let key = word
+                    .split_once('.')
+                    .filter(|(section, _)| sections.contains(section));
+                key.is_some_and(|(_, key)| !["json", "car", "toml", "rs", "1"].contains(&key))
+            })
+            .map(str::to_owned)
+            .collect()
+    }
 }

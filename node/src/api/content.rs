@@ -102,7 +102,7 @@ fn api_error(error: &CommandError) -> ApiError {
         CommandError::Fetch(_) | CommandError::Demand(_) | CommandError::Stalled { .. } => {
             ApiError::NotFound(text)
         }
-        CommandError::NotPinned { .. } => ApiError::NotFound(text),
+        CommandError::NotPinned { .. } | CommandError::Incomplete { .. } => ApiError::NotFound(text),
         CommandError::Offline(_) => ApiError::Unavailable(text),
         CommandError::Store(_) => ApiError::Internal(text),
     }

@@ -1,6 +1,6 @@
 //! Progress in bytes on standard error: a bar with rate and time left on a terminal, a line now and then elsewhere.
 
-use super::output;
+use super::{output, pace};
 use crate::content::command::Moved;
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How often a plain line is printed.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-const WITH_TOTAL: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}";
-const WITHOUT: &str = "{spinner} {bytes} {bytes_per_sec}";
+const WITH_TOTAL: &str = "{bar:30} {msg}";
+const WITHOUT: &str = "{spinner} {msg}";
 
 /// Shows how far a command is; nothing until it has moved.
 pub(super) struct Bar {
@@ -51,6 +51,7 @@ impl Bar {
             bar.set_length(moved.total.unwrap_or(0));
         }
         bar.set_position(moved.bytes);
+        bar.set_message(words(moved, self.started.elapsed()));
     }
 }
 
@@ -62,22 +63,17 @@ impl Drop for Bar {
     }
 }
 
-/// How far it is, at the mean pace so far.
+/// How far it is, at the mean pace so far of what was not here before.
 fn words(moved: Moved, elapsed: Duration) -> String {
-    let rate = moved.bytes as f64 / elapsed.as_secs_f64().max(0.001);
+    let new = moved.bytes.saturating_sub(moved.held);
     let done = HumanBytes(moved.bytes);
-    match moved.total {
-        Some(total) if rate > 0.0 => {
-            let left = total.saturating_sub(moved.bytes) as f64 / rate;
-            format!(
-                "{done} of {}, {}/s, ETA {}",
-                HumanBytes(total),
-                HumanBytes(rate as u64),
-                HumanDuration(Duration::from_secs_f64(left.min(1e9)))
-            )
-        }
-        _ => format!("{done}, {}/s", HumanBytes(rate as u64)),
-    }
+    let speed = HumanBytes(pace::rate(new, elapsed) as u64);
+    let Some(total) = moved.total else {
+        return format!("{done}, {speed}/s");
+    };
+    let eta = pace::time_left(new, total.saturating_sub(moved.bytes), elapsed)
+        .map_or(String::new(), |left| format!(", ETA {}", HumanDuration(left)));
+    format!("{done} of {}, {speed}/s{eta}", HumanBytes(total))
 }
 
 #[cfg(test)]
@@ -89,14 +85,33 @@ mod tests {
         let moved = Moved {
             bytes: 10 << 20,
             total: Some(40 << 20),
+            held: 0,
         };
         assert_eq!(
             words(moved, Duration::from_secs(10)),
             "10.00 MiB of 40.00 MiB, 1.00 MiB/s, ETA 30 seconds"
         );
+        // What was here when it began did not come now.
+        let resumed = Moved {
+            bytes: 31 << 20,
+            held: 30 << 20,
+            ..moved
+        };
+        assert_eq!(
+            words(resumed, Duration::from_secs(10)),
+            "31.00 MiB of 40.00 MiB, 102.40 KiB/s, ETA 2 minutes"
+        );
+        let all_held = Moved {
+            held: 31 << 20,
+            ..resumed
+        };
+        assert_eq!(
+            words(all_held, Duration::from_secs(10)),
+            "31.00 MiB of 40.00 MiB, 0 B/s"
+        );
         let open = Moved {
             bytes: 1 << 20,
-            total: None,
+            ..Moved::default()
         };
         assert_eq!(words(open, Duration::from_secs(1)), "1.00 MiB, 1.00 MiB/s");
     }

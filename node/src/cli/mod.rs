@@ -13,6 +13,7 @@ mod init;
 mod job;
 mod model;
 mod output;
+mod pace;
 mod peers;
 mod plot;
 mod pretrain;

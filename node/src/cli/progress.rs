@@ -1,6 +1,6 @@
 //! Progress on standard error: a bar on a terminal, a plain line now and then elsewhere.
 
-use super::output;
+use super::{output, pace};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -68,14 +68,10 @@ impl Bar {
     /// What is left at the mean pace so far, for a plain line.
     fn eta(&self, done: u64) -> String {
         let (new, left) = (done.saturating_sub(self.from), self.total.saturating_sub(done));
-        if new == 0 || left == 0 {
-            return String::new();
+        match pace::time_left(new, left, self.started.elapsed()) {
+            Some(time) if left > 0 => format!(" ETA {}", indicatif::HumanDuration(time)),
+            _ => String::new(),
         }
-        let seconds = self.started.elapsed().as_secs_f64() / new as f64 * left as f64;
-        format!(
-            " ETA {}",
-            indicatif::HumanDuration(Duration::from_secs_f64(seconds))
-        )
     }
 
     /// Takes the bar away.

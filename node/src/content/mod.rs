@@ -25,6 +25,7 @@ pub mod unixfs;
 pub(crate) mod wire;
 
 pub use cid::Cid;
+pub(crate) use service::SLOWEST_READER;
 pub use service::{
     Config, Content, Demand, DemandError, Fetch, FetchError, FetchRequest, FileStream, Pin, Progress, open,
 };

@@ -51,6 +51,7 @@ pub fn pull(
             progress(Moved {
                 bytes: bytes + done,
                 total: Some(total),
+                ..Moved::default()
             });
         })?;
         bytes += file.size;

@@ -6,6 +6,7 @@ mod bad_content;
 mod content;
 mod content_killed;
 mod delta;
+mod gateway;
 mod hub;
 mod killed;
 mod limits;

@@ -5,5 +5,6 @@
 mod bad_peers;
 mod exchange;
 mod many_peers;
+mod room;
 mod support;
 mod wicked;

@@ -42,9 +42,14 @@ impl Drop for Node {
 
 impl Node {
     pub(crate) async fn start(root: &Path, config: bitswap::Config) -> Self {
+        Self::start_with(root, config, 1 << 30).await
+    }
+
+    /// The same, with a store of at most `limit` bytes.
+    pub(crate) async fn start_with(root: &Path, config: bitswap::Config, limit: u64) -> Self {
         let config = Config {
             root: root.to_owned(),
-            limit: 1 << 30,
+            limit,
             layout: Layout::default(),
             bitswap: config,
         };
@@ -66,7 +71,11 @@ impl Node {
     }
 
     pub(crate) async fn dial(&self, other: &Self) {
-        self.order(Order::Dial(other.address.clone())).await;
+        self.dial_at(other.address.clone()).await;
+    }
+
+    pub(crate) async fn dial_at(&self, address: Multiaddr) {
+        self.order(Order::Dial(address)).await;
     }
 
     /// Tells the swarm another's address, as identify or the DHT would.

@@ -1,12 +1,12 @@
 //! Directories: their `index.html`, or what is in them.
 
-use super::{Asked, FOREVER, SANDBOX, accepts, file, is_known, not_modified, refused};
+use super::{A_WEEK, Asked, SANDBOX, accepts, cached, file, is_known, not_modified, refused};
 use crate::api::ApiError;
 use crate::content::ContentPath;
 use crate::content::command::PATIENCE;
 use crate::content::unixfs::{Entry, EntryKind, escape_url};
 use axum::Json;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub(super) fn redirect(uri: &Uri) -> Response {
 }
 
 pub(super) async fn serve(mut asked: Asked<'_>, shown: &str) -> Result<Response, ApiError> {
-    let directory = asked.found.cid;
+    let directory = asked.end;
     let entries = asked
         .content
         .on_demand(PATIENCE)
@@ -37,27 +37,25 @@ pub(super) async fn serve(mut asked: Asked<'_>, shown: &str) -> Result<Response,
             .await
             .map_err(|error| refused(&error))?;
         if found.kind == EntryKind::File {
-            asked.found = found;
+            asked.end = found.cid;
             asked.path = asked.path.join(INDEX);
             return file::serve(&asked, None).await;
         }
     }
-    let tag = format!("\"DirIndex-{directory}\"");
+    let kind = if as_json { "json" } else { "html" };
+    let tag = format!("\"DirIndex-{}-{directory}.{kind}\"", env!("CARGO_PKG_VERSION"));
     if is_known(&asked.headers, &tag) {
-        return Ok(not_modified(&tag));
+        return Ok(not_modified(&tag, A_WEEK));
     }
     let mut response = if as_json {
         Json(rows(&entries)).into_response()
     } else {
         Html(page(&entries, shown.trim_end_matches('/'))).into_response()
     };
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, FOREVER);
-    headers.insert(header::CONTENT_SECURITY_POLICY, SANDBOX);
-    headers.insert(header::VARY, HeaderValue::from_static("accept"));
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        headers.insert(header::ETAG, tag);
-    }
+    cached(&mut response, &tag, A_WEEK);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_SECURITY_POLICY, SANDBOX);
     Ok(response)
 }
 

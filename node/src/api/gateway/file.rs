@@ -1,7 +1,7 @@
 //! Files, whole or a range of them, streamed as they are read or arrive.
 
 use super::range::{self, Part};
-use super::{Asked, FOREVER, SANDBOX, is_known, not_modified, refused};
+use super::{Asked, FOREVER, SANDBOX, cached, is_known, not_modified, refused};
 use crate::api::ApiError;
 use crate::content::command::PATIENCE;
 use crate::content::unixfs::escape_url;
@@ -16,11 +16,11 @@ use std::time::Duration;
 const FETCH_DEADLINE: Duration = Duration::from_secs(12 * 3600);
 
 pub(super) async fn serve(asked: &Asked<'_>, filename: Option<&str>) -> Result<Response, ApiError> {
-    let tag = format!("\"{}\"", asked.found.cid);
+    let tag = format!("\"{}\"", asked.end);
     if is_known(&asked.headers, &tag) {
-        return Ok(not_modified(&tag));
+        return Ok(not_modified(&tag, FOREVER));
     }
-    let path = ContentPath::from(asked.found.cid);
+    let path = ContentPath::from(asked.end);
     let size = asked
         .content
         .on_demand(PATIENCE)
@@ -42,9 +42,9 @@ pub(super) async fn serve(asked: &Asked<'_>, filename: Option<&str>) -> Result<R
         body(asked, path, part, first..first + length).await?
     };
     let mut response = (status, body).into_response();
+    cached(&mut response, &tag, FOREVER);
     let headers = response.headers_mut();
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
-    headers.insert(header::CACHE_CONTROL, FOREVER);
     headers.insert(
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
@@ -55,9 +55,6 @@ pub(super) async fn serve(asked: &Asked<'_>, filename: Option<&str>) -> Result<R
         header::CONTENT_TYPE,
         kind(filename.or(asked.path.names.last().map(String::as_str))),
     );
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        headers.insert(header::ETAG, tag);
-    }
     if status == StatusCode::PARTIAL_CONTENT
         && let Ok(range) = HeaderValue::from_str(&format!("bytes {first}-{}/{size}", first + length - 1))
     {
@@ -100,7 +97,7 @@ struct Outgoing {
 async fn body(asked: &Asked<'_>, path: ContentPath, part: Part, bytes: Range<u64>) -> Result<Body, ApiError> {
     let ahead = (part == Part::Whole).then(|| {
         asked.content.fetch_dag(FetchRequest {
-            root: asked.found.cid,
+            root: asked.end,
             providers: Vec::new(),
             deadline: FETCH_DEADLINE,
             pin: Pin::No,

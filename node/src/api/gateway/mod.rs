@@ -1,6 +1,7 @@
 //! `GET /ipfs/CID/path`: a path gateway (<https://specs.ipfs.tech/http-gateways/path-gateway/>) on the local API, for
 //! browsers, `curl` and programs that read over HTTP. Files come with ranges, directories as their `index.html`, as a
-//! listing, or as JSON; `?format=raw` gives one block and `?format=car` everything under the path.
+//! listing, or as JSON; `?format=raw` gives one block and `?format=car` the blocks that lead to the path's end and everything
+//! under it. Other formats are refused.
 //!
 //! It needs no token, as a browser has none: it reads public content and changes nothing. Requests that name another
 //! host than this machine are refused, so that a web page cannot reach it under a name of its own.
@@ -13,8 +14,8 @@ mod range;
 use super::ApiError;
 use super::routes::State;
 use crate::content::command::PATIENCE;
-use crate::content::unixfs::{EntryKind, ReadError, Resolved};
-use crate::content::{Content, ContentPath, DemandError, FetchError};
+use crate::content::unixfs::{EntryKind, ReadError};
+use crate::content::{Cid, Content, ContentPath, DemandError, FetchError};
 use axum::Router;
 use axum::extract::{Path, Query, Request, State as Shared};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
@@ -26,6 +27,9 @@ use std::net::IpAddr;
 
 /// Content never changes under its CID.
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=29030400, immutable");
+/// What this program makes of content, which its next release may make otherwise.
+const A_WEEK: HeaderValue =
+    HeaderValue::from_static("public, max-age=604800, stale-while-revalidate=2678400");
 /// Pages from content run no scripts on this origin, which is the API's too.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 
@@ -39,7 +43,8 @@ pub(super) fn routes() -> Router<State> {
 struct Asked<'a> {
     content: &'a Content,
     path: ContentPath,
-    found: Resolved,
+    /// What the path leads to.
+    end: Cid,
     method: Method,
     headers: HeaderMap,
 }
@@ -50,6 +55,55 @@ struct Options {
     /// The name a browser saves the file under.
     filename: Option<String>,
 }
+
+/// What a response holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// A file's bytes, or a directory as a page or JSON.
+    Plain,
+    /// One block.
+    Raw,
+    /// Blocks, as a CAR.
+    Car,
+}
+
+impl Format {
+    /// `?format=` counts before `Accept`, which browsers always send.
+    fn asked(options: &Options, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let unknown = |name: &str| {
+            let text = format!(
+                "this gateway gives no {name}: ask for format=raw or format=car, or leave the format out"
+            );
+            Err(ApiError::BadRequest(text))
+        };
+        match options.format.as_deref() {
+            Some("raw") => return Ok(Self::Raw),
+            Some("car") => return Ok(Self::Car),
+            Some(other) => return unknown(other),
+            None => {}
+        }
+        if accepts(headers, "application/vnd.ipld.raw") {
+            return Ok(Self::Raw);
+        }
+        if accepts(headers, "application/vnd.ipld.car") {
+            return Ok(Self::Car);
+        }
+        let refused = NEVER_GIVEN.iter().find(|kind| accepts(headers, kind));
+        match refused.filter(|_| !accepts(headers, "*/*") && !accepts(headers, "text/html")) {
+            Some(kind) => unknown(kind),
+            None => Ok(Self::Plain),
+        }
+    }
+}
+
+/// Formats of the specification that this gateway does not make.
+const NEVER_GIVEN: [&str; 5] = [
+    "application/x-tar",
+    "application/cbor",
+    "application/vnd.ipld.dag-json",
+    "application/vnd.ipld.dag-cbor",
+    "application/vnd.ipfs.ipns-record",
+];
 
 async fn serve(
     Shared(state): Shared<State>,
@@ -71,44 +125,43 @@ async fn answer(
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
+    let format = Format::asked(&options, &headers)?;
     let parsed: ContentPath = path
         .parse()
         .map_err(|e: ReadError| ApiError::BadRequest(e.to_string()))?;
-    if wants(&options, &headers, "raw") {
-        return blocks::raw(content, parsed, &headers).await;
-    }
-    let found = content
-        .on_demand(PATIENCE)
-        .resolve(parsed.clone())
+    let mut demand = content.on_demand(PATIENCE);
+    let walked = demand
+        .walk(parsed.clone())
         .await
         .map_err(|error| refused(&error))?;
-    if wants(&options, &headers, "car") {
-        return blocks::car(content, found.cid).await;
-    }
     let asked = Asked {
         content,
         path: parsed,
-        found,
+        end: walked.end,
         method,
         headers,
     };
-    let mut response = match found.kind {
-        EntryKind::File => file::serve(&asked, options.filename.as_deref()).await?,
-        EntryKind::Directory if !path.ends_with('/') => directory::redirect(&uri),
-        EntryKind::Directory => directory::serve(asked, &path).await?,
+    let mut response = match format {
+        Format::Raw => blocks::raw(&asked, demand).await?,
+        Format::Car => blocks::car(&asked, walked.blocks).await?,
+        Format::Plain => {
+            let found = demand.resolve(walked.end.into()).await;
+            match found.map_err(|error| refused(&error))?.kind {
+                EntryKind::File => file::serve(&asked, options.filename.as_deref()).await?,
+                EntryKind::Directory if !path.ends_with('/') => directory::redirect(&uri),
+                EntryKind::Directory => directory::serve(asked, &path).await?,
+            }
+        }
     };
-    if let Ok(shown) = HeaderValue::from_str(uri.path()) {
-        response.headers_mut().insert("x-ipfs-path", shown);
+    let parts: Vec<String> = walked.parts.iter().map(Cid::to_string).collect();
+    let headers = response.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("accept"));
+    for (name, value) in [("x-ipfs-path", uri.path()), ("x-ipfs-roots", &parts.join(","))] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
     }
     Ok(response)
-}
-
-/// Whether `?format=` or `Accept: application/vnd.ipld.` names `format`.
-fn wants(options: &Options, headers: &HeaderMap, format: &str) -> bool {
-    match &options.format {
-        Some(asked) => asked == format,
-        None => accepts(headers, &format!("application/vnd.ipld.{format}")),
-    }
 }
 
 fn accepts(headers: &HeaderMap, kind: &str) -> bool {
@@ -131,8 +184,19 @@ fn is_known(headers: &HeaderMap, tag: &str) -> bool {
         })
 }
 
-fn not_modified(tag: &str) -> Response {
-    (StatusCode::NOT_MODIFIED, [(header::ETAG, tag.to_owned())]).into_response()
+fn not_modified(tag: &str, kept: HeaderValue) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    cached(&mut response, tag, kept);
+    response
+}
+
+/// Says which version this is and how long it may be kept.
+fn cached(response: &mut Response, tag: &str, kept: HeaderValue) {
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, kept);
+    if let Ok(tag) = HeaderValue::from_str(tag) {
+        headers.insert(header::ETAG, tag);
+    }
 }
 
 fn refused(error: &DemandError) -> ApiError {

@@ -67,15 +67,31 @@ pub(super) fn verified(report: &Value) -> String {
     for cid in texts(report, "removed") {
         words += &format!("\nremoved a damaged block: {cid}");
     }
-    let repaired = texts(report, "repaired");
+    for why in texts(report, "unreadable") {
+        words += &format!("\ncould not look at a block: {why}");
+    }
+    let (repaired, failed) = (texts(report, "repaired"), failures(report));
     for cid in texts(report, "incomplete") {
-        words += &if repaired.contains(&cid) {
-            format!("\nrepaired the pin {cid}")
-        } else {
-            format!("\nblocks are missing under the pin {cid}: add --repair to fetch them")
+        let failure = failed.iter().find(|(root, _)| *root == cid);
+        words += &match failure {
+            _ if repaired.contains(&cid) => format!("\nrepaired the pin {cid}"),
+            Some((_, why)) => format!("\ncould not repair the pin {cid}: {why}"),
+            None => format!("\nblocks are missing under the pin {cid}: add --repair to fetch them"),
         };
     }
     words
+}
+
+/// Pins that could not be repaired, and why.
+fn failures(report: &Value) -> Vec<(&str, &str)> {
+    let failed = report
+        .get("failed")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    failed
+        .filter_map(|one| Some((one.get("cid")?.as_str()?, one.get("error")?.as_str()?)))
+        .collect()
 }
 
 /// Whether everything is whole now.
@@ -83,6 +99,10 @@ pub(super) fn judge(report: &Value) -> anyhow::Result<()> {
     let left = texts(report, "incomplete").len() - texts(report, "repaired").len();
     if left > 0 {
         bail!("{left} pins are not whole");
+    }
+    let unread = texts(report, "unreadable").len();
+    if unread > 0 {
+        bail!("{unread} blocks can be neither read nor removed");
     }
     Ok(())
 }

@@ -59,6 +59,14 @@ pub enum CarError {
         /// Why.
         reason: BlockError,
     },
+    /// A block of a hash that this program does not compute.
+    #[error("the CAR file holds a block at offset {offset} that cannot be verified here: {reason}")]
+    Unsupported {
+        /// Where the block begins.
+        offset: u64,
+        /// Which hash it is.
+        reason: BlockError,
+    },
     /// A root is not in the file, nor in the store.
     #[error(
         "the CAR file names {cid} as a root but does not hold it, and neither does the store; nothing was pinned"
@@ -95,6 +103,7 @@ impl CarError {
             | Self::Truncated { .. }
             | Self::Frame { .. }
             | Self::Block { .. }
+            | Self::Unsupported { .. }
             | Self::NoRoot { .. }
             | Self::Node { .. } => true,
             Self::Io { .. }

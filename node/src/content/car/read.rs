@@ -8,7 +8,7 @@ use cid::Cid;
 
 use super::CarError;
 use super::header::{self, MAX_HEADER, Start};
-use crate::content::block::MAX_BLOCK;
+use crate::content::block::{BlockError, MAX_BLOCK};
 use crate::content::disk::fill;
 use crate::content::store::{Store, StoreError};
 
@@ -20,7 +20,7 @@ const WRAPPER: usize = 40;
 /// What was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// The roots that the file names, all of them held now.
+    /// The roots that the file names, all of them held now; what is under them may not be.
     pub roots: Vec<Cid>,
     /// Blocks read.
     pub blocks: u64,
@@ -125,6 +125,9 @@ fn take_in(store: &Store, section: &[u8], offset: u64) -> Result<u64, CarError> 
     })?;
     match store.put(&cid, rest) {
         Ok(_) => Ok(rest.len() as u64),
+        Err(StoreError::Block(reason @ BlockError::UnsupportedHash { .. })) => {
+            Err(CarError::Unsupported { offset, reason })
+        }
         Err(StoreError::Block(reason)) => Err(CarError::Block { offset, reason }),
         Err(error) => Err(error.into()),
     }

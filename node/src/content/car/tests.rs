@@ -171,3 +171,39 @@ proptest! {
         prop_assert_eq!(to.verify().unwrap().removed, vec![]);
     }
 }
+
+#[test]
+fn a_block_of_an_unknown_hash_is_not_called_damaged() {
+    use crate::content::wire::put_varint;
+    use multihash_codetable::{Code, MultihashDigest};
+    let cid = Cid::new_v1(RAW, Code::Sha2_512.digest(b"x"));
+    let mut bytes = Vec::new();
+    for part in [
+        header::encode(&[cid]).unwrap(),
+        [&cid.to_bytes()[..], b"x"].concat(),
+    ] {
+        put_varint(&mut bytes, part.len() as u64);
+        bytes.extend_from_slice(&part);
+    }
+    let error = import(&bytes).unwrap_err();
+    assert!(matches!(error, CarError::Unsupported { .. }), "{error}");
+    assert!(!error.to_string().contains("damaged"), "{error}");
+}
+
+/// Blocks on the way come first and once, without what else they link to.
+#[test]
+fn the_way_to_a_root_comes_before_it() {
+    let (_directory, from) = store();
+    let root = fill(&from);
+    let walked = unixfs::walk(
+        &from,
+        &unixfs::ContentPath::from(root).join("inner").join("small"),
+    )
+    .unwrap();
+    let (mut frames, mut bytes) = (Frames::new(walked.end, &walked.blocks).unwrap(), Vec::new());
+    while frames.append_to(&from, &mut bytes).unwrap() == More::Yes {}
+    let (_directory, to) = store();
+    let taken = read(&to, bytes.as_slice(), |_| ()).unwrap();
+    assert_eq!((taken.roots, taken.blocks), (vec![walked.end], 3));
+    assert!(walked.blocks.iter().all(|cid| to.has(cid)));
+}

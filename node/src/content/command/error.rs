@@ -19,6 +19,7 @@ impl CommandError {
             Self::Fetch(error) => error.is_refusal(),
             Self::Demand(error) => error.is_refusal(),
             Self::Car(error) => error.is_refusal(),
+            Self::Incomplete { reason, .. } => reason.is_refusal(),
             Self::Add(_)
             | Self::Store(_)
             | Self::Offline(_)
@@ -31,6 +32,9 @@ impl CommandError {
     /// Whether it needs a running node, which there is not.
     #[must_use]
     pub fn is_offline(&self) -> bool {
+        if let Self::Incomplete { reason, .. } = self {
+            return reason.is_offline();
+        }
         matches!(
             self,
             Self::Offline(_)
@@ -61,6 +65,18 @@ pub enum CommandError {
     /// The CAR file is refused or cannot be written.
     #[error(transparent)]
     Car(#[from] CarError),
+    /// A CAR file does not hold all that is under its root.
+    #[error(
+        "the CAR file lacks {missing} or more blocks under its root {root}; what it holds is kept, nothing was pinned: {reason}"
+    )]
+    Incomplete {
+        /// The root.
+        root: Cid,
+        /// Blocks that are known to be missing.
+        missing: u64,
+        /// Why they did not come from elsewhere.
+        reason: Box<Self>,
+    },
     /// It needs a network.
     #[error(transparent)]
     Offline(#[from] Offline),

@@ -70,17 +70,22 @@ impl Content {
         let report = self.verify().await?;
         let store = Arc::clone(self.store());
         let incomplete = blocking(move || store.incomplete()).await?;
-        let mut repaired = Vec::new();
+        let (mut repaired, mut failed) = (Vec::new(), Vec::new());
         if missing == Missing::Fetch {
             for root in &incomplete {
-                self.fetch_for_people(*root, Pin::No, meter).await?;
-                repaired.push(*root);
+                // One that nobody has does not stand in the way of the others.
+                match self.fetch_for_people(*root, Pin::No, meter).await {
+                    Ok(_) => repaired.push(*root),
+                    Err(error) => {
+                        failed.push(json!({ "cid": root.to_string(), "error": error.to_string() }));
+                    }
+                }
             }
         }
         let texts = |cids: &[Cid]| cids.iter().map(Cid::to_string).collect::<Vec<_>>();
         Ok(json!({
             "good": report.good, "removed": texts(&report.removed), "incomplete": texts(&incomplete),
-            "repaired": texts(&repaired),
+            "repaired": texts(&repaired), "failed": failed, "unreadable": report.failed,
         }))
     }
 }

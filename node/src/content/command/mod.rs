@@ -64,7 +64,8 @@ pub enum Command {
     /// Sizes and limits: `blocks`, `bytes`, `limit`, `pins`, `disk_free`.
     Stat,
     /// Read every block, remove damaged ones, and look for pins that are not whole: `good`, `removed`, `incomplete`,
-    /// `repaired`.
+    /// `repaired`, `failed` (`cid` and `error` of pins that could not be), `unreadable` (why blocks could neither be read
+    /// nor removed).
     Verify {
         /// What to do about blocks that are missing under pins.
         #[serde(default)]
@@ -87,7 +88,8 @@ pub enum Command {
         /// Where to; must not exist.
         out: PathBuf,
     },
-    /// Take the blocks of a CAR file in, pin its roots and announce them. Answers `roots`, `blocks`, `bytes`.
+    /// Take the blocks of a CAR file in, fetch what it lacks under its roots, pin those and announce them. Answers `roots`,
+    /// `blocks`, `bytes`, `fetched`, `announced`.
     Import {
         /// The file.
         file: PathBuf,
@@ -112,6 +114,9 @@ pub struct Moved {
     pub bytes: u64,
     /// Of this many, once that is known.
     pub total: Option<u64>,
+    /// Of the bytes dealt with, those that were here before.
+    #[serde(default)]
+    pub held: u64,
 }
 
 /// Told how far a command is.

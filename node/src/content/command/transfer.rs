@@ -1,6 +1,6 @@
 //! Commands that move content: add, get, ls, export, import, provide, find.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cid::Cid;
@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{CommandError, Meter, Moved, PATIENCE};
-use crate::content::service::blocking;
-use crate::content::store::{Store, StoreError};
-use crate::content::unixfs::{self, AddError, BlockSink, Layout, Limits, ReadError};
+use crate::content::car::{CarError, Imported};
+use crate::content::service::{blocking, check_asker};
+use crate::content::store::{Hold, Store, StoreError};
+use crate::content::unixfs::{self, BlockSink, Layout, Limits, ReadError};
 use crate::content::{Content, ContentPath, Fetch, FetchRequest, Pin, Progress, block, car};
 
 /// How long a fetch for a person may take in all; it can be interrupted before.
@@ -32,7 +33,7 @@ impl Content {
         let pin = Pin::Named(name.clone());
         let added = self
             .add(pin, move |store| {
-                let mut sink = Metered::new(store, meter, total);
+                let mut sink = Metered::new(store, meter.clone(), total);
                 unixfs::add_path(&mut sink, layout, &path)
             })
             .await?;
@@ -52,9 +53,7 @@ impl Content {
         let store = Arc::clone(self.store());
         blocking(move || {
             let total = unixfs::measure(&path)?;
-            if total > store.room().map_err(AddError::from)?.limit {
-                store.gc().map_err(AddError::from)?;
-            }
+            store.make_room(total)?;
             Ok::<_, CommandError>(total)
         })
         .await
@@ -98,32 +97,53 @@ impl Content {
     }
 
     pub(super) async fn command_import(&self, file: PathBuf, meter: Meter) -> Result<Value, CommandError> {
-        let store = Arc::clone(self.store());
         let name = file.file_name().map_or_else(
             || file.display().to_string(),
             |n| n.to_string_lossy().into_owned(),
         );
-        let read = blocking(move || {
-            let _no_collection = store.adding();
-            let read = car::read_file(&store, &file, |bytes, total| {
-                _ = meter.send_replace(Moved {
-                    bytes,
-                    total: Some(total),
-                });
-            })?;
-            for root in &read.roots {
-                store.pin(root, &name)?;
-            }
-            Ok::<_, CommandError>(read)
-        })
-        .await?;
+        let (store, pin_name) = (Arc::clone(self.store()), name.clone());
+        let (read, lacking) = blocking(move || take_in(&store, &file, &pin_name, &meter)).await?;
         self.added();
+        let fetched = self.complete(&read.roots, &lacking, &name).await?;
+        let mut announced = true;
         for root in &read.roots {
             // Without a network there is nobody to tell; the next start of the node does.
-            let _ = self.provide(*root).await;
+            announced &= self
+                .provide(*root)
+                .await
+                .is_ok_and(|announcement| announcement.is_begun());
         }
         let roots: Vec<String> = read.roots.iter().map(Cid::to_string).collect();
-        Ok(json!({ "roots": roots, "blocks": read.blocks, "bytes": read.bytes }))
+        Ok(json!({
+            "roots": roots, "blocks": read.blocks, "bytes": read.bytes, "fetched": fetched, "announced": announced,
+        }))
+    }
+
+    /// Fetches what a CAR lacked and pins its roots. Returns the bytes that came.
+    async fn complete(&self, roots: &[Cid], lacking: &[(Cid, u64)], name: &str) -> Result<u64, CommandError> {
+        if lacking.is_empty() {
+            return Ok(0);
+        }
+        let _kept: Vec<Hold> = roots.iter().map(|root| self.store().hold(*root)).collect();
+        let (meter, _) = watch::channel(Moved::default());
+        let mut fetched = 0;
+        for (root, missing) in lacking {
+            match self.fetch_for_people(*root, Pin::No, &meter).await {
+                Ok(progress) => fetched += progress.fetched,
+                Err(error) if error.is_refusal() => return Err(error),
+                Err(reason) => {
+                    return Err(CommandError::Incomplete {
+                        root: *root,
+                        missing: *missing,
+                        reason: Box::new(reason),
+                    });
+                }
+            }
+        }
+        for root in roots {
+            self.pin(*root, name.to_owned()).await?;
+        }
+        Ok(fetched)
     }
 
     pub(super) async fn command_provide(&self, cid: &str) -> Result<Value, CommandError> {
@@ -190,7 +210,8 @@ async fn stalled(mut moving: watch::Receiver<Progress>, meter: &Meter) {
                 let now = *moving.borrow_and_update();
                 meter.send_replace(Moved {
                     bytes: now.bytes,
-                    total: now.declared,
+                    total: now.total(),
+                    held: now.bytes.saturating_sub(now.fetched),
                 });
             }
             // A fetch that has ended is heard of by its own result.
@@ -229,6 +250,49 @@ async fn both(
     }
 }
 
+/// Takes a CAR's blocks in. Pins its roots if all of them are whole, else says which lack how many blocks.
+fn take_in(
+    store: &Store,
+    file: &Path,
+    name: &str,
+    meter: &Meter,
+) -> Result<(Imported, Vec<(Cid, u64)>), CommandError> {
+    let told = |bytes, total| {
+        _ = meter.send_replace(Moved {
+            bytes,
+            total: Some(total),
+            ..Moved::default()
+        });
+    };
+    // What it is made of takes no more room than the file.
+    let size = std::fs::metadata(file).map_or(0, |found| found.len());
+    store.make_room(size)?;
+    let once = || {
+        let _no_collection = store.adding();
+        let read = car::read_file(store, file, told)?;
+        let mut lacking = Vec::new();
+        for root in &read.roots {
+            let missing = store.missing_under(*root)?;
+            if missing > 0 {
+                lacking.push((*root, missing));
+            }
+        }
+        check_asker()?;
+        for root in read.roots.iter().filter(|_| lacking.is_empty()) {
+            store.pin(root, name)?;
+        }
+        Ok((read, lacking))
+    };
+    match once() {
+        Err(CommandError::Car(CarError::Store(StoreError::OverLimit { .. })))
+            if store.gc_soon()?.is_some() =>
+        {
+            once()
+        }
+        done => done,
+    }
+}
+
 pub(super) fn parse_cid(text: &str) -> Result<Cid, CommandError> {
     text.parse().map_err(|_| CommandError::NoCid {
         text: text.to_owned(),
@@ -248,8 +312,8 @@ impl<'a> Metered<'a> {
             store,
             meter,
             moved: Moved {
-                bytes: 0,
                 total: Some(total),
+                ..Moved::default()
             },
         }
     }

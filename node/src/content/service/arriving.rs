@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cid::Cid;
 use tokio::runtime::Handle;
@@ -11,10 +10,6 @@ use tokio::sync::watch;
 use super::{Content, Progress, blocking};
 use crate::content::store::Store;
 use crate::content::unixfs::{self, Absent, ContentPath, Limits, ReadError};
-
-/// Tries for one piece after which the pauses between them double: a large directory's list is read anew in each.
-const QUICK_TRIES: u32 = 8;
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Content {
     /// As [`Content::export`], beginning while a fetch goes on: `progress` is the fetch's, which ends with it. Blocks that
@@ -40,7 +35,7 @@ impl Content {
                 runtime,
                 progress,
             };
-            let wait = |cid, tries| waiter.wait(cid, tries);
+            let wait = |missing: &[Cid]| waiter.wait(missing);
             unixfs::export_arriving(&store, &path, &target, limits, wait)
         })
         .await
@@ -54,14 +49,15 @@ struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Waits until a block is there, or will not come because the fetch has ended.
-    fn wait(&mut self, cid: Cid, tries: u32) -> Absent {
-        if let Some(doublings) = tries.checked_sub(QUICK_TRIES) {
-            std::thread::sleep(Duration::from_millis(1 << doublings.min(10)).min(LONGEST_PAUSE));
-        }
+    /// Waits until all of these blocks are there, or one will not come because the fetch has ended.
+    fn wait(&mut self, missing: &[Cid]) -> Absent {
+        let mut left = missing;
         loop {
             let ended = self.progress.has_changed().is_err();
-            if self.store.has(&cid) {
+            // What came is not looked for again.
+            let came = left.iter().take_while(|cid| self.store.has(cid)).count();
+            left = &left[came..];
+            if left.is_empty() {
                 return Absent::TryAgain;
             }
             if ended {

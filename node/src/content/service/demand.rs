@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use super::{Content, FetchError, blocking};
 use crate::content::bitswap::{Arrival, Session};
-use crate::content::store::Store;
-use crate::content::unixfs::{self, ContentPath, Entry, FileReader, Limits, ReadError, Resolved};
+use crate::content::store::{Store, StoreError};
+use crate::content::unixfs::{self, ContentPath, Entry, FileCursor, Limits, ReadError, Resolved, Walked};
 
 /// Blocks asked for at once.
 const AT_ONCE: usize = 256;
@@ -42,6 +42,11 @@ impl DemandError {
             Self::Nobody { .. } => false,
         }
     }
+
+    /// Whether the store has no room for a block.
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Fetch(FetchError::Store(error)) if matches!(**error, StoreError::OverLimit { .. }))
+    }
 }
 
 /// Reads paths, fetching the blocks that are missing one by one.
@@ -72,7 +77,17 @@ impl Demand {
     /// # Errors
     /// [`DemandError`].
     pub async fn resolve(&mut self, path: ContentPath) -> Result<Resolved, DemandError> {
-        self.read(move |store| unixfs::resolve(store, &path)).await
+        let root = path.root;
+        self.read(root, move |store| unixfs::resolve(store, &path)).await
+    }
+
+    /// A path from its root to its end, block by block.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub(crate) async fn walk(&mut self, path: ContentPath) -> Result<Walked, DemandError> {
+        let root = path.root;
+        self.read(root, move |store| unixfs::walk(store, &path)).await
     }
 
     /// The entries of a directory.
@@ -80,7 +95,8 @@ impl Demand {
     /// # Errors
     /// [`DemandError`].
     pub async fn ls(&mut self, path: ContentPath) -> Result<Vec<Entry>, DemandError> {
-        self.read(move |store| {
+        let root = path.root;
+        self.read(root, move |store| {
             let directory = unixfs::resolve(store, &path)?;
             unixfs::list(store, &directory.cid)
         })
@@ -92,21 +108,23 @@ impl Demand {
     /// # Errors
     /// [`DemandError`].
     pub async fn file_size(&mut self, path: ContentPath) -> Result<u64, DemandError> {
-        let root = path.root;
-        let size = self
-            .read(move |store| FileReader::open(store, &path).map(|reader| reader.size()))
+        Ok(self.open_file(path).await?.size())
+    }
+
+    /// The start of a file, within the limit of what is ever read out.
+    ///
+    /// # Errors
+    /// [`DemandError`].
+    pub async fn open_file(&mut self, path: ContentPath) -> Result<FileCursor, DemandError> {
+        let (cid, limit) = (path.root, Limits::default().bytes);
+        let cursor = self
+            .read(cid, move |store| FileCursor::open(store, &path))
             .await?;
-        let limit = Limits::default().bytes;
-        if size <= limit {
-            return Ok(size);
+        if cursor.size() <= limit {
+            return Ok(cursor);
         }
         let what = "bytes";
-        Err(ReadError::OverLimit {
-            cid: root,
-            limit,
-            what,
-        }
-        .into())
+        Err(ReadError::OverLimit { cid, limit, what }.into())
     }
 
     /// Fetches one block.
@@ -117,10 +135,37 @@ impl Demand {
         self.blocks(&[cid]).await
     }
 
+    /// Fetches one block unless it is here.
+    ///
+    /// # Errors
+    /// As [`Demand::block`].
+    pub(crate) async fn if_absent(&mut self, cid: Cid) -> Result<(), DemandError> {
+        let store = self.content.store.clone();
+        if blocking(move || store.has(&cid)).await {
+            return Ok(());
+        }
+        self.block(cid).await
+    }
+
     /// Fetches several blocks at once.
     async fn blocks(&mut self, cids: &[Cid]) -> Result<(), DemandError> {
         for some in cids.chunks(AT_ONCE) {
-            self.some_blocks(some).await?;
+            match self.some_blocks(some).await {
+                Err(error) if error.is_full() => {
+                    let store = self.content.store.clone();
+                    if blocking(move || store.gc_soon())
+                        .await
+                        .map_err(FetchError::from)?
+                        .is_none()
+                    {
+                        return Err(error);
+                    }
+                    let held = |cid: &Cid| self.content.store.has(cid);
+                    let missing: Vec<Cid> = some.iter().copied().filter(|cid| !held(cid)).collect();
+                    self.some_blocks(&missing).await?;
+                }
+                done => done?,
+            }
         }
         Ok(())
     }
@@ -159,11 +204,14 @@ impl Demand {
         Ok(())
     }
 
-    /// Repeats `work` until no block is missing.
+    /// Repeats `work` until no block is missing. What is under `root` is not collected meanwhile.
     async fn read<T: Send + 'static>(
         &mut self,
+        root: Cid,
         work: impl Fn(&Store) -> Result<T, ReadError> + Clone + Send + 'static,
     ) -> Result<T, DemandError> {
+        let store = self.content.store.clone();
+        let _kept = store.protect(root);
         loop {
             let (store, work) = (self.content.store.clone(), work.clone());
             match blocking(move || work(&store)).await {

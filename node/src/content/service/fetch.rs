@@ -49,8 +49,19 @@ pub struct Progress {
     pub fetched: u64,
     /// Blocks known to be missing still; more may become known.
     pub pending: u64,
-    /// Bytes of everything under the root as it declares, once it is held.
+    /// Bytes of everything under the root as it declares, once it is held and there is room.
     pub declared: Option<u64>,
+    /// Bytes of those that are known to stand more than once, and are held once.
+    pub repeated: u64,
+}
+
+impl Progress {
+    /// Bytes that there will be in the end, as far as that is known.
+    #[must_use]
+    pub fn total(&self) -> Option<u64> {
+        let distinct = |declared: u64| declared.saturating_sub(self.repeated).max(self.bytes);
+        self.declared.map(distinct)
+    }
 }
 
 /// A fetch under way. Dropping it ends it; what arrived stays.
@@ -168,10 +179,10 @@ struct Walk<'a> {
 /// What looking up a batch found.
 #[derive(Default)]
 struct Found {
-    blocks: u64,
+    cids: Vec<Cid>,
     bytes: u64,
-    /// In the order of their parents.
-    links: Vec<Wanted>,
+    /// In the order of their parents, each with the bytes of everything under it as declared.
+    links: Vec<(Wanted, u64)>,
     missing: Vec<Wanted>,
     /// What the root declares, when it is among them.
     declared: Option<u64>,
@@ -179,7 +190,7 @@ struct Found {
 
 impl Walk<'_> {
     async fn run(&mut self) -> Result<(), FetchError> {
-        self.visit(vec![self.request.root.into()])?;
+        self.visit(vec![(self.request.root.into(), 0)])?;
         loop {
             while !self.frontier.is_empty() && self.wanted + BATCH <= WINDOW {
                 self.look_up().await?;
@@ -201,13 +212,26 @@ impl Walk<'_> {
     async fn look_up(&mut self) -> Result<(), FetchError> {
         let batch = self.frontier.split_off(self.frontier.len().saturating_sub(BATCH));
         let (store, root) = (Arc::clone(&self.content.store), self.request.root);
-        let found = blocking(move || look_up(&store, root, batch)).await?;
-        if let Some(declared) = found.declared {
-            self.progress.declared = Some(declared);
-            room::make(Arc::clone(&self.content.store), root, declared).await?;
-        }
-        self.progress.blocks += found.blocks;
+        let is_kept = self.request.pin != Pin::No;
+        let found = blocking(move || {
+            let found = look_up(&store, root, batch)?;
+            if is_kept {
+                found.cids.iter().for_each(|cid| store.flush_found(cid));
+            }
+            Ok::<_, FetchError>(found)
+        })
+        .await?;
+        self.progress.blocks += found.cids.len() as u64;
         self.progress.bytes += found.bytes;
+        if let Some(declared) = found.declared {
+            // Nothing is waited for but the disk, which may take long to collect.
+            self.sender.send_replace(Progress {
+                pending: 0,
+                ..self.progress
+            });
+            room::make(Arc::clone(&self.content.store), root, declared).await?;
+            self.progress.declared = Some(declared);
+        }
         self.visit(found.links)?;
         self.want(found.missing).await?;
         self.report();
@@ -253,12 +277,14 @@ impl Walk<'_> {
     }
 
     /// Puts links on the frontier so that the first is looked at first.
-    fn visit(&mut self, links: Vec<Wanted>) -> Result<(), FetchError> {
+    fn visit(&mut self, links: Vec<(Wanted, u64)>) -> Result<(), FetchError> {
         let start = self.frontier.len();
-        for link in links {
+        for (link, declared) in links {
             check_supported(&link.cid)?;
             if self.seen.insert(link.cid) {
                 self.frontier.push(link);
+            } else {
+                self.progress.repeated = self.progress.repeated.saturating_add(declared);
             }
         }
         self.frontier[start..].reverse();
@@ -293,13 +319,20 @@ fn look_up(store: &Store, root: Cid, batch: Vec<Wanted>) -> Result<Found, FetchE
         let cid = wanted.cid;
         match store.get(&cid) {
             Ok(Some(block)) => {
-                found.blocks += 1;
+                found.cids.push(cid);
                 found.bytes += block.len() as u64;
                 let links =
                     unixfs::sized_links(&cid, &block).map_err(|reason| bad_node(root, cid, reason))?;
-                found
-                    .links
-                    .extend(links.into_iter().map(|(cid, size)| Wanted { cid, size }));
+                let wanted = |link: unixfs::SizedLink| {
+                    (
+                        Wanted {
+                            cid: link.cid,
+                            size: link.block_size(),
+                        },
+                        link.declared,
+                    )
+                };
+                found.links.extend(links.into_iter().map(wanted));
                 if cid == root {
                     let declared = unixfs::declared_size(&cid, &block);
                     found.declared = Some(declared.map_err(|reason| bad_node(root, cid, reason))?);

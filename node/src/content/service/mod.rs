@@ -1,6 +1,7 @@
 //! The handle to content that the rest of the node holds.
 
 mod arriving;
+mod asker;
 mod demand;
 mod error;
 mod fetch;
@@ -14,14 +15,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cid::Cid;
 use libp2p::PeerId;
+use tokio::sync::Semaphore;
 
 use super::bitswap::{self, Announcement, Fetcher, Offline};
 use super::store::{self, GcReport, PinRecord, Presence, Stat, Store, StoreError, VerifyReport};
 use super::unixfs::{self, AddError, Added, Layout};
+pub(in crate::content) use asker::{blocking, check_asker};
 pub use demand::{Demand, DemandError};
 pub use error::FetchError;
 pub use fetch::{Fetch, FetchRequest, Progress};
 pub use read::FileStream;
+pub(crate) use read::SLOWEST_READER;
 
 /// Where content is kept and how it travels.
 #[derive(Debug, Clone)]
@@ -62,6 +66,7 @@ pub fn open(config: Config) -> Result<(Content, bitswap::Behaviour), StoreError>
             store,
             fetcher,
             layout: config.layout,
+            readers: Arc::new(Semaphore::new(read::READERS)),
         },
         behaviour,
     ))
@@ -73,6 +78,8 @@ pub struct Content {
     store: Arc<Store>,
     fetcher: Fetcher,
     layout: Layout,
+    /// Turns at reading for streams.
+    readers: Arc<Semaphore>,
 }
 
 impl Content {
@@ -138,7 +145,12 @@ impl Content {
     pub async fn put_block(&self, codec: u64, data: Vec<u8>) -> Result<Cid, StoreError> {
         let store = Arc::clone(&self.store);
         let cid = blocking(move || {
-            let cid = store.put_new(codec, &data)?;
+            let cid = match store.put_new(codec, &data) {
+                Err(StoreError::OverLimit { .. }) if store.gc_soon()?.is_some() => {
+                    store.put_new(codec, &data)?
+                }
+                put => put?,
+            };
             store.flush().map(|()| cid)
         })
         .await?;
@@ -250,14 +262,20 @@ impl Content {
     pub(in crate::content) async fn add(
         &self,
         pin: Pin,
-        work: impl FnOnce(&Store) -> Result<Added, AddError> + Send + 'static,
+        work: impl Fn(&Store) -> Result<Added, AddError> + Send + 'static,
     ) -> Result<Added, AddError> {
         let store = Arc::clone(&self.store);
         let added = blocking(move || {
-            let _no_collection = store.adding();
-            let added = work(&store)?;
-            keep(&store, &added.cid, &pin)?;
-            Ok::<_, AddError>(added)
+            let once = || {
+                let _no_collection = store.adding();
+                let added = work(&store)?;
+                keep(&store, &added.cid, &pin)?;
+                Ok::<_, AddError>(added)
+            };
+            match once() {
+                Err(AddError::Store(StoreError::OverLimit { .. })) if store.gc_soon()?.is_some() => once(),
+                done => done,
+            }
         })
         .await?;
         self.fetcher.added();
@@ -267,18 +285,9 @@ impl Content {
 
 /// Makes what was stored durable, and pins it if asked.
 fn keep(store: &Store, root: &Cid, pin: &Pin) -> Result<(), StoreError> {
+    check_asker()?;
     match pin {
         Pin::No => store.flush(),
         Pin::Named(name) => store.pin(root, name),
-    }
-}
-
-/// Runs `work` where blocking is allowed.
-pub(in crate::content) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // Cancelled: the runtime is shutting down and drops this task too.
-        Err(_) => std::future::pending().await,
     }
 }

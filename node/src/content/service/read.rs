@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cid::Cid;
-use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::{Content, DemandError, blocking};
+use super::{Content, Demand, DemandError, blocking};
 use crate::content::store::Store;
-use crate::content::unixfs::{self, ContentPath, Entry, FileReader, Limits, ReadError, Resolved};
+use crate::content::unixfs::{self, ContentPath, Entry, FileCursor, FileReader, Limits, ReadError, Resolved};
 
 /// Blocks read ahead of whoever takes them.
 const READ_AHEAD: usize = 4;
+/// Blocks that are read for streams at the same time.
+pub(super) const READERS: usize = 64;
+/// How long a reader may pause before its stream is ended.
+pub(crate) const SLOWEST_READER: Duration = Duration::from_secs(30 * 60);
 
 /// A file's bytes as they are read.
 #[derive(Debug)]
@@ -46,7 +49,8 @@ impl Content {
     }
 
     /// A part of a file's bytes as a stream, or less when the file ends before; each block that is missing is waited for
-    /// up to `patience`.
+    /// up to `patience`. However slow the reader, no thread waits for it: one that takes nothing for [`SLOWEST_READER`] is
+    /// given up.
     ///
     /// # Errors
     /// [`DemandError`].
@@ -57,17 +61,28 @@ impl Content {
         patience: Duration,
     ) -> Result<FileStream, DemandError> {
         let mut demand = self.on_demand(patience);
-        let size = demand.file_size(path.clone()).await?;
+        let cursor = demand.open_file(path).await?;
+        let size = cursor.size();
         let (sender, chunks) = mpsc::channel(READ_AHEAD);
-        let (store, runtime) = (Arc::clone(&self.store), Handle::current());
-        tokio::task::spawn_blocking(move || {
-            let fetch = |cid| runtime.block_on(demand.block(cid));
-            if let Err(error) = pump(&store, &path, &bytes, &sender, fetch) {
-                // Whoever listened may be gone, which ends the stream as well.
-                let _ = sender.blocking_send(Err(error));
-            }
-        });
+        let pump = Pump {
+            content: self.clone(),
+            demand,
+            cursor: cursor.skip_bytes(bytes.start),
+            left: bytes.end.saturating_sub(bytes.start),
+        };
+        tokio::spawn(pump.run(sender));
         Ok(FileStream { size, chunks })
+    }
+
+    /// As [`blocking`], at most [`READERS`] at a time: many readers leave threads to others.
+    pub(crate) async fn reading<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> T + Send + 'static,
+    ) -> T {
+        // Nobody closes it.
+        let _turn = self.readers.acquire().await;
+        let store = Arc::clone(&self.store);
+        blocking(move || work(&store)).await
     }
 
     /// The entries of a directory.
@@ -114,33 +129,54 @@ fn cat(store: &Store, path: &ContentPath, limit: u64) -> Result<Vec<u8>, ReadErr
     Ok(bytes)
 }
 
-/// Sends a part of a file until it ends, fails, or nobody listens.
-fn pump(
-    store: &Store,
-    path: &ContentPath,
-    bytes: &Range<u64>,
-    sender: &mpsc::Sender<Result<Bytes, DemandError>>,
-    mut fetch: impl FnMut(Cid) -> Result<(), DemandError>,
-) -> Result<(), DemandError> {
-    let mut reader = FileReader::open(store, path)?.skip_bytes(bytes.start);
-    let mut left = bytes.end.saturating_sub(bytes.start);
-    while left > 0 {
-        match reader.next_bytes() {
-            Ok(Some(mut chunk)) => {
-                chunk.truncate(usize::try_from(left).unwrap_or(usize::MAX));
-                left -= chunk.len() as u64;
-                if sender.blocking_send(Ok(chunk)).is_err() {
-                    return Ok(());
-                }
+/// Sends a part of a file.
+struct Pump {
+    content: Content,
+    demand: Demand,
+    cursor: FileCursor,
+    left: u64,
+}
+
+impl Pump {
+    /// Until it ends, fails, or nobody listens.
+    async fn run(mut self, sender: mpsc::Sender<Result<Bytes, DemandError>>) {
+        loop {
+            let next = tokio::select! {
+                next = self.next() => next.transpose(),
+                () = sender.closed() => return,
+            };
+            let Some(next) = next else { return };
+            let is_last = next.is_err();
+            let sent = sender.send_timeout(next, SLOWEST_READER).await;
+            if is_last || sent.is_err() {
+                return;
             }
-            Ok(None) => return Ok(()),
-            Err(error) => match error.missing_block() {
-                Some(cid) if !sender.is_closed() => fetch(cid)?,
-                _ => return Err(error.into()),
-            },
         }
     }
-    Ok(())
+
+    async fn next(&mut self) -> Result<Option<Bytes>, DemandError> {
+        while self.left > 0 {
+            let mut cursor = std::mem::take(&mut self.cursor);
+            let read = self
+                .content
+                .reading(move |store| (cursor.next_bytes(store), cursor));
+            let (read, cursor) = read.await;
+            self.cursor = cursor;
+            match read {
+                Ok(Some(mut chunk)) => {
+                    chunk.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
+                    self.left -= chunk.len() as u64;
+                    return Ok(Some(chunk));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => match error.missing_block() {
+                    Some(cid) => self.demand.block(cid).await?,
+                    None => return Err(error.into()),
+                },
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn over_limit(cid: Cid, limit: u64) -> ReadError {

@@ -10,21 +10,18 @@ use crate::content::store::{Store, StoreError};
 use crate::content::unixfs;
 
 /// Makes sure that the rest of `root`, which declares `declared` bytes, has room. What no pin reaches is collected when
-/// the store's limit asks for it.
+/// the store's limit or its disk ask for it, and never for content that would not fit even then.
 ///
 /// # Errors
 /// [`FetchError::NoRoom`].
 pub(super) async fn make(store: Arc<Store>, root: Cid, declared: u64) -> Result<(), FetchError> {
     blocking(move || {
-        let mut room = store.room()?;
+        let room = store.room()?;
         if declared <= room.limit.min(room.disk) {
             return Ok(());
         }
         let missing = declared.saturating_sub(held(&store, root)?);
-        if missing > room.limit {
-            store.gc()?;
-            room = store.room()?;
-        }
+        let room = store.make_room(missing)?;
         if missing <= room.limit.min(room.disk) {
             return Ok(());
         }

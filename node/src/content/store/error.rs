@@ -16,7 +16,7 @@ pub enum StoreError {
     /// The configured limit is reached.
     #[error(
         "the content store is full: {used} of {limit} bytes used, {size} more needed; nothing was lost. \
-         Unpin what you do not need and run `hanzod content gc`, or raise content.limit in config.toml"
+         Unpin what you do not need and run `hanzod content gc`, or raise content.limit_mib in config.toml"
     )]
     OverLimit {
         /// Bytes held.
@@ -35,7 +35,7 @@ pub enum StoreError {
         /// What was being written.
         path: PathBuf,
     },
-    /// A stored block did not hash to its name.
+    /// A stored block did not hash to its name, or the disk could not read it.
     #[error("block {cid} was damaged on disk and has been removed; fetch or add its content again")]
     Corrupt {
         /// The block.
@@ -47,6 +47,9 @@ pub enum StoreError {
         /// The block.
         cid: Cid,
     },
+    /// Nobody waits for it any longer.
+    #[error("ended half-way: whoever asked for it has gone away; ask again")]
+    Abandoned,
     /// A pin record cannot be read.
     #[error("pin record {} is damaged: {reason}; remove the file and pin its CID again", path.display())]
     BadPin {
@@ -56,7 +59,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The operating system refused.
-    #[error("cannot {action} {}: {source}; check that the directory exists and belongs to this user", path.display())]
+    #[error("cannot {action} {}: {source}; {}", path.display(), advice(source))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -81,5 +84,29 @@ impl StoreError {
                 Self::Io { action, path, source }
             }
         }
+    }
+}
+
+/// What to do about a disk that loses what it was given.
+pub(super) const DISK_FAULT: &str =
+    "the disk reports a fault: look at its health (`dmesg`, `smartctl`) and bring what matters elsewhere";
+
+/// Whether the disk, or the file system on it, has lost what it was given.
+pub(super) fn is_disk_fault(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let number = error.raw_os_error();
+    let mut faults = vec![Errno::IO, Errno::BADMSG];
+    if cfg!(target_os = "linux") {
+        // "Structure needs cleaning".
+        faults.push(Errno::from_raw_os_error(117));
+    }
+    faults.iter().any(|fault| number == Some(fault.raw_os_error()))
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    if is_disk_fault(error) {
+        DISK_FAULT
+    } else {
+        "check that the directory exists and belongs to this user"
     }
 }

@@ -1,13 +1,20 @@
 //! Collection of what no pin reaches, and verification of what is held.
 
 use std::collections::HashSet;
-use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
+use std::time::Duration;
 
 use cid::Cid;
 
 use super::layout::Key;
-use super::{Presence, Store, StoreError, lock};
+use super::{Presence, Room, Store, StoreError, lock};
+use crate::content::service::check_asker;
 use crate::content::unixfs;
+
+/// How long those who need room wait for adds to end.
+const TRIES_FOR_ROOM: u32 = 100;
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// What a collection did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -27,8 +34,10 @@ pub struct GcReport {
 pub struct VerifyReport {
     /// Blocks whose bytes hash to their name.
     pub good: u64,
-    /// Blocks that did not and were removed, as raw CIDs.
+    /// Blocks that did not, or that the disk could not read, and were removed, as raw CIDs.
     pub removed: Vec<Cid>,
+    /// Why other blocks could be neither read nor removed.
+    pub failed: Vec<String>,
 }
 
 impl Store {
@@ -38,11 +47,69 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`], [`StoreError::BadPin`].
     pub fn gc(&self) -> Result<GcReport, StoreError> {
-        let _no_adds = self.adding.write().unwrap_or_else(PoisonError::into_inner);
+        let no_adds = self.adding.write().unwrap_or_else(PoisonError::into_inner);
+        let always = |_: u64| true;
+        Ok(self.collect_if(&no_adds, always)?.unwrap_or_default())
+    }
+
+    /// As [`Store::gc`], for those who need room: nothing when adds that run do not end within some seconds.
+    ///
+    /// # Errors
+    /// As [`Store::gc`].
+    pub(in crate::content) fn gc_soon(&self) -> Result<Option<GcReport>, StoreError> {
+        let always = |_: u64| true;
+        self.no_adds_soon()
+            .map_or(Ok(None), |no_adds| self.collect_if(&no_adds, always))
+    }
+
+    /// Makes room for `needed` bytes by collecting, unless there is room, or would not be enough even then. Returns the
+    /// room there is now.
+    ///
+    /// # Errors
+    /// As [`Store::gc`].
+    pub(in crate::content) fn make_room(&self, needed: u64) -> Result<Room, StoreError> {
+        let room = self.room()?;
+        if needed > room.limit.min(room.disk)
+            && let Some(no_adds) = self.no_adds_soon()
+        {
+            let used = self.used.load(Ordering::Relaxed);
+            let is_enough = |kept: u64| {
+                let freed = used.saturating_sub(kept);
+                needed
+                    <= room
+                        .limit
+                        .saturating_add(freed)
+                        .min(room.disk.saturating_add(freed))
+            };
+            self.collect_if(&no_adds, is_enough)?;
+        }
+        self.room()
+    }
+
+    fn no_adds_soon(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        for _ in 0..TRIES_FOR_ROOM {
+            match self.adding.try_write() {
+                Ok(no_adds) => return Some(no_adds),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN_TRIES),
+            }
+        }
+        None
+    }
+
+    /// Collects if `is_worth_it` says so of the bytes that would be kept.
+    fn collect_if(
+        &self,
+        _no_adds: &RwLockWriteGuard<'_, ()>,
+        is_worth_it: impl FnOnce(u64) -> bool,
+    ) -> Result<Option<GcReport>, StoreError> {
         *lock(&self.young) = Some(HashSet::new());
-        let report = self
-            .mark()
-            .and_then(|(marked, missing)| self.sweep(&marked, missing));
+        let report = self.mark().and_then(|(marked, missing)| {
+            let kept = marked.iter().filter_map(|key| self.layout.size(key)).sum();
+            is_worth_it(kept)
+                .then(|| self.sweep(&marked, missing))
+                .transpose()
+        });
         *lock(&self.young) = None;
         report
     }
@@ -54,10 +121,11 @@ impl Store {
     pub fn verify(&self) -> Result<VerifyReport, StoreError> {
         let mut report = VerifyReport::default();
         self.layout.for_each(|key, _| {
+            check_asker()?;
             match self.get_from_disk(&key.to_cid()) {
                 Ok(_) => report.good += 1,
                 Err(StoreError::Corrupt { cid }) => report.removed.push(cid),
-                Err(other) => return Err(other),
+                Err(other) => report.failed.push(other.to_string()),
             }
             Ok(())
         })?;
@@ -76,6 +144,14 @@ impl Store {
             }
         }
         Ok(roots)
+    }
+
+    /// How many blocks under `root` are known to be missing.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub(in crate::content) fn missing_under(&self, root: Cid) -> Result<u64, StoreError> {
+        Ok(self.mark_from(vec![root])?.1)
     }
 
     fn mark(&self) -> Result<(HashSet<Key>, u64), StoreError> {
@@ -111,6 +187,7 @@ impl Store {
             ..GcReport::default()
         };
         self.layout.for_each(|key, size| {
+            check_asker()?;
             if marked.contains(&key) || self.collect(&key)? == Presence::Absent {
                 report.kept += 1;
             } else {

@@ -10,6 +10,7 @@ use cid::multibase::Base;
 use cid::multihash::Multihash;
 
 use super::StoreError;
+use super::error::{DISK_FAULT, is_disk_fault};
 use crate::content::block::{MAX_BLOCK, RAW};
 
 /// A block's name on disk: its multihash, because blocks of different codecs may share bytes.
@@ -94,6 +95,24 @@ impl Layout {
         Ok(Some(BlockFile { file, path, size }))
     }
 
+    /// Whether a block's file holds these very bytes; not when it cannot be read.
+    pub(super) fn holds(&self, key: &Key, data: &[u8]) -> bool {
+        let same = |file: &mut File| -> io::Result<bool> {
+            let (mut buffer, mut rest) = ([0; 16 << 10], data);
+            loop {
+                let count = file.read(&mut buffer)?;
+                match rest.split_at_checked(count) {
+                    Some((read, left)) if read == &buffer[..count] => rest = left,
+                    _ => return Ok(false),
+                }
+                if count == 0 {
+                    return Ok(rest.is_empty());
+                }
+            }
+        };
+        File::open(self.path(key)).is_ok_and(|mut file| same(&mut file).unwrap_or(false))
+    }
+
     pub(super) fn write(&self, key: &Key, data: &[u8]) -> Result<PathBuf, StoreError> {
         let path = self.path(key);
         self.replace(&path, data, Sync::Later)?;
@@ -176,7 +195,7 @@ impl Layout {
     }
 
     /// The shard is the last character but one: hashes end evenly spread except for the last, which holds few bits.
-    fn path(&self, key: &Key) -> PathBuf {
+    pub(super) fn path(&self, key: &Key) -> PathBuf {
         let name = key.file_name();
         let end = name.len().saturating_sub(1);
         self.blocks.join(&name[end.saturating_sub(1)..end]).join(name)
@@ -219,11 +238,25 @@ pub(super) struct BlockFile {
 
 impl BlockFile {
     /// Appends the file's bytes, at most one more than a block may have.
-    pub(super) fn append_to(self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    pub(super) fn append_to(self, out: &mut Vec<u8>) -> Result<Whole, StoreError> {
         out.reserve((self.size as usize).min(MAX_BLOCK) + 1);
-        let read = self.file.take(MAX_BLOCK as u64 + 1).read_to_end(out);
-        read.map(|_| ()).map_err(StoreError::io("read", &self.path))
+        match self.file.take(MAX_BLOCK as u64 + 1).read_to_end(out) {
+            Ok(_) => Ok(Whole::Yes),
+            Err(error) if is_disk_fault(&error) => {
+                tracing::warn!(path = %self.path.display(), %error, "a block cannot be read; {DISK_FAULT}");
+                Ok(Whole::No)
+            }
+            Err(error) => Err(StoreError::io("read", &self.path)(error)),
+        }
     }
+}
+
+/// Whether a file could be read to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whole {
+    Yes,
+    /// The disk has lost a part of it.
+    No,
 }
 
 /// When a file must be on the disk.

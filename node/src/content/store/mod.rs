@@ -7,6 +7,7 @@
 //! asynchronous callers use a blocking thread.
 
 mod error;
+mod flush;
 mod gc;
 mod hold;
 mod layout;
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use cid::Cid;
 
 use super::block::{self, MAX_BLOCK};
+use super::service::check_asker;
 pub use error::StoreError;
 pub use gc::{GcReport, VerifyReport};
 pub use hold::Hold;
@@ -33,8 +35,6 @@ pub(in crate::content) use reading::Reading;
 pub use recall::Recall;
 use recall::Recalled;
 
-/// Above this many unflushed files the whole file system is flushed at once.
-const FLUSH_ONE_BY_ONE: usize = 64;
 const STRIPES: usize = 64;
 
 /// How large the store may grow and where it lives.
@@ -51,7 +51,7 @@ pub struct Config {
 pub enum Put {
     /// The block is new.
     New,
-    /// It was there.
+    /// It was there, and is what it should be.
     Known,
 }
 
@@ -160,7 +160,7 @@ impl Store {
         self.open_from(cid, From::Disk)?.map(Reading::bytes).transpose()
     }
 
-    /// Stores a block after verifying it. Durable after the next [`Store::flush`].
+    /// Stores a block after verifying it, in place of a damaged one if need be. Durable after the next [`Store::flush`].
     ///
     /// # Errors
     /// [`StoreError::Block`] when the bytes are not the CID's, [`StoreError::OverLimit`] and
@@ -175,6 +175,7 @@ impl Store {
     /// # Errors
     /// As [`Store::put`], the mismatch aside.
     pub(in crate::content) fn put_hashed(&self, cid: &Cid, data: &[u8]) -> Result<Put, StoreError> {
+        check_asker()?;
         if data.len() > MAX_BLOCK {
             return Err(block::BlockError::TooLarge { size: data.len() }.into());
         }
@@ -185,20 +186,22 @@ impl Store {
         self.touch(&key);
         let _stripe = self.stripe(&key);
         let size = data.len() as u64;
-        let replaced = match self.layout.size(&key) {
-            Some(held) if held == size => return Ok(Put::Known),
-            other => other,
-        };
+        let replaced = self.layout.size(&key);
+        if replaced == Some(size) && self.layout.holds(&key, data) {
+            // Whoever wrote it may not have flushed it.
+            self.to_be_flushed(self.layout.path(&key));
+            return Ok(Put::Known);
+        }
         self.reserve(size)?;
         let path = self
             .layout
             .write(&key, data)
             .inspect_err(|_| self.release(size))?;
         match replaced {
-            Some(torn) => self.release(torn),
+            Some(damaged) => self.release(damaged),
             None => _ = self.blocks.fetch_add(1, Ordering::Relaxed),
         }
-        lock(&self.dirty).push(path);
+        self.to_be_flushed(path);
         Ok(Put::New)
     }
 
@@ -227,24 +230,11 @@ impl Store {
     pub fn list(&self) -> Result<Vec<(Cid, u64)>, StoreError> {
         let mut all = Vec::new();
         self.layout.for_each(|key, size| {
+            check_asker()?;
             all.push((key.to_cid(), size));
             Ok(())
         })?;
         Ok(all)
-    }
-
-    /// Makes everything that was put durable.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`], [`StoreError::DiskFull`].
-    pub fn flush(&self) -> Result<(), StoreError> {
-        let _one_at_a_time = lock(&self.flushing);
-        let dirty = std::mem::take(&mut *lock(&self.dirty));
-        if dirty.len() > FLUSH_ONE_BY_ONE {
-            self.layout.sync_all(&dirty)
-        } else {
-            self.layout.sync(&dirty)
-        }
     }
 
     /// Sizes and limits.

@@ -3,9 +3,10 @@
 use bytes::Bytes;
 use cid::Cid;
 
-use super::layout::{BlockFile, Key};
+use super::layout::{BlockFile, Key, Whole};
 use super::{Store, StoreError, lock};
 use crate::content::block;
+use crate::content::service::check_asker;
 
 /// A block that is held. Its size is known and its bytes are not read yet.
 #[derive(Debug)]
@@ -39,6 +40,7 @@ impl Store {
     }
 
     pub(super) fn open_from(&self, cid: &Cid, from: From) -> Result<Option<Reading<'_>>, StoreError> {
+        check_asker()?;
         block::check_supported(cid)?;
         let found = |source| {
             Some(Reading {
@@ -98,7 +100,7 @@ impl Reading<'_> {
             Source::File(key, file) => (key, file),
         };
         let read = file.append_to(out);
-        if read.is_ok() && block::verify(&self.cid, &out[start..]).is_ok() {
+        if matches!(read, Ok(Whole::Yes)) && block::verify(&self.cid, &out[start..]).is_ok() {
             return Ok(());
         }
         out.truncate(start);

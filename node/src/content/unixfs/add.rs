@@ -11,14 +11,17 @@ use super::dagpb::{Link, PbNode};
 use super::file::FileBuilder;
 use super::node::directory_header;
 use super::path::is_portable_name;
-use super::{AddError, Layout};
+use super::{AddError, Layout, hamt};
 use crate::content::block::{DAG_PB, cid_of};
 use crate::content::disk::fill;
+use crate::content::service::check_asker;
 use crate::content::store::{Store, StoreError};
 
 const MAX_DEPTH: usize = 64;
-/// Other implementations refuse directory blocks over 2 MiB and most shard far below; we refuse to make them.
-const MAX_DIRECTORY_BLOCK: usize = 1 << 20;
+/// Bytes above which a directory is sharded.
+const SHARD_ABOVE: usize = 256 << 10;
+/// Entries of a directory, so that with its shards it stays below what is read.
+const MAX_ENTRIES: usize = 900_000;
 
 /// What was added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,7 @@ pub fn add_path(sink: &mut impl BlockSink, layout: Layout, path: &Path) -> Resul
 pub fn measure(path: &Path) -> Result<u64, AddError> {
     let (mut bytes, mut todo) = (0, vec![(path.to_owned(), 0)]);
     while let Some((path, depth)) = todo.pop() {
+        check_asker()?;
         let found = fs::metadata(&path).map_err(read_error(&path))?;
         if found.is_dir() && depth <= MAX_DEPTH {
             todo.extend(
@@ -176,7 +180,7 @@ fn add_path_at(
     for (name, child) in visible_entries(path)? {
         directory.entry(name, add_path_at(sink, layout, &child, depth + 1)?)?;
     }
-    directory.finish(sink)
+    directory.finish(sink, layout)
 }
 
 fn visible_entries(path: &Path) -> Result<Vec<(String, PathBuf)>, AddError> {
@@ -219,25 +223,46 @@ impl DirectoryBuilder {
         Ok(())
     }
 
-    fn finish(mut self, sink: &mut impl BlockSink) -> Result<Added, AddError> {
+    fn finish(mut self, sink: &mut impl BlockSink, layout: Layout) -> Result<Added, AddError> {
         self.links.sort_by(|a, b| a.name.cmp(&b.name));
         let entries = self.links.len();
-        let block = PbNode {
+        if entries > MAX_ENTRIES {
+            return Err(AddError::DirectoryTooLarge {
+                entries,
+                limit: MAX_ENTRIES,
+            });
+        }
+        let node = PbNode {
             links: self.links,
             data: directory_header(),
-        }
-        .encode();
-        if block.len() > MAX_DIRECTORY_BLOCK {
-            return Err(AddError::DirectoryTooLarge { entries });
-        }
-        let cid = cid_of(DAG_PB, &block);
-        sink.put(&cid, &block)?;
+        };
+        let size = match layout {
+            Layout::Cidv1Raw256k174 => links_size(&node.links),
+            Layout::UnixfsV1Of2025 => node.encode().len(),
+        };
+        let (cid, total_size) = if size > SHARD_ABOVE {
+            let written = hamt::write(node.links, sink)?;
+            (written.cid, written.total_size)
+        } else {
+            let block = node.encode();
+            let cid = cid_of(DAG_PB, &block);
+            sink.put(&cid, &block)?;
+            (cid, self.below + block.len() as u64)
+        };
         Ok(Added {
             cid,
             bytes: self.bytes,
-            total_size: self.below + block.len() as u64,
+            total_size,
         })
     }
+}
+
+/// A directory's size as Kubo estimates it: the bytes of names and CIDs.
+pub(super) fn links_size(links: &[Link]) -> usize {
+    links
+        .iter()
+        .map(|link| link.name.len() + link.cid.encoded_len())
+        .sum()
 }
 
 /// Names sorted into directories.
@@ -281,7 +306,7 @@ impl<'a> Tree<'a> {
         for (name, tree) in &self.directories {
             directory.entry((*name).to_owned(), tree.write(sink, layout)?)?;
         }
-        directory.finish(sink)
+        directory.finish(sink, layout)
     }
 }
 

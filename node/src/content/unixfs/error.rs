@@ -78,13 +78,23 @@ pub enum AddError {
         /// The name.
         name: String,
     },
-    /// A directory whose node would be over a megabyte.
+    /// More entries than any program reads from one directory.
     #[error(
-        "a directory of {entries} entries is too large for one block; sort its files into subdirectories"
+        "a directory of {entries} entries is over the limit of {limit}; sort its files into subdirectories"
     )]
     DirectoryTooLarge {
         /// How many entries it has.
         entries: usize,
+        /// How many it may have.
+        limit: usize,
+    },
+    /// Names that a sharded directory cannot tell apart.
+    #[error(
+        "{name:?} and another name in its directory have the same hash, which a sharded directory cannot hold; rename it"
+    )]
+    Collision {
+        /// One of the names.
+        name: String,
     },
     /// Neither a file nor a directory, or a symbolic link inside a directory, or a name that is no UTF-8.
     #[error("{} is a symbolic link, no regular file, or has no UTF-8 name; remove it, or copy the whole with `cp -rL` and add the copy", path.display())]

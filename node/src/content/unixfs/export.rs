@@ -9,7 +9,7 @@ use cid::Cid;
 use super::flusher::Flusher;
 use super::path::is_portable_name;
 use super::patient::Patient;
-use super::read::{FileReader, Opened};
+use super::reader::{FileReader, Opened};
 use super::unfold::unfold;
 use super::{ContentPath, ReadError};
 use crate::content::disk::beside;
@@ -39,9 +39,9 @@ impl Default for Limits {
 /// What becomes of an export that needs a block which is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absent {
-    /// The block may be there now.
+    /// They may be there now.
     TryAgain,
-    /// It will not come: the export fails with [`ReadError::Missing`].
+    /// One will not come: the export fails with [`ReadError::Missing`].
     GiveUp,
 }
 
@@ -52,11 +52,11 @@ pub enum Absent {
 /// # Errors
 /// [`ReadError`]; nothing is left at `target` then.
 pub fn export(store: &Store, path: &ContentPath, target: &Path, limits: Limits) -> Result<u64, ReadError> {
-    export_arriving(store, path, target, limits, |_, _| Absent::GiveUp)
+    export_arriving(store, path, target, limits, |_| Absent::GiveUp)
 }
 
-/// As [`export`], for content that is still being fetched: `wait` is called with a block that is needed and missing, and
-/// how often in a row that has been so.
+/// As [`export`], for content that is still being fetched: `wait` is called with the blocks that are needed and missing, and
+/// returns once all of them are there.
 ///
 /// # Errors
 /// As [`export`].
@@ -65,7 +65,7 @@ pub fn export_arriving(
     path: &ContentPath,
     target: &Path,
     limits: Limits,
-    wait: impl FnMut(Cid, u32) -> Absent,
+    wait: impl FnMut(&[Cid]) -> Absent,
 ) -> Result<u64, ReadError> {
     if target.symlink_metadata().is_ok() {
         return Err(ReadError::Exists {

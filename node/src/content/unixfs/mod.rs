@@ -9,20 +9,24 @@ mod error;
 mod export;
 mod file;
 mod flusher;
+mod hamt;
 mod node;
 mod path;
 mod patient;
 mod read;
+mod reader;
 mod unfold;
 
 pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader, measure};
 pub use error::{AddError, NodeError, ReadError};
 pub use export::{Absent, Limits, export, export_arriving};
 pub use file::{Layout, UnknownLayout};
-pub use node::{declared_size, links, may_have_links, sized_links};
+pub use node::{SizedLink, declared_size, links, may_have_links, sized_links};
 pub use path::ContentPath;
 pub(crate) use path::{escape_url, is_safe_name};
-pub use read::{Entry, EntryKind, FileReader, Resolved, list, resolve};
+pub use read::{Entry, EntryKind, Resolved, list, resolve};
+pub(crate) use read::{Walked, walk};
+pub use reader::{FileCursor, FileReader};
 
 #[cfg(test)]
 mod tests;

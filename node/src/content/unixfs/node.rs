@@ -6,7 +6,7 @@ use cid::Cid;
 use super::NodeError;
 use super::dagpb::{Link, PbNode};
 use crate::content::block::{DAG_PB, RAW};
-use crate::content::wire::{Reader, Value, put_number};
+use crate::content::wire::{Reader, Value, put_bytes, put_number};
 
 const TYPE_RAW: u64 = 0;
 const TYPE_DIRECTORY: u64 = 1;
@@ -19,18 +19,38 @@ const TYPE_SHARD: u64 = 5;
 /// # Errors
 /// [`NodeError`] when the bytes are no dag-pb node.
 pub fn links(cid: &Cid, block: &[u8]) -> Result<Vec<Cid>, NodeError> {
-    Ok(sized_links(cid, block)?.into_iter().map(|(cid, _)| cid).collect())
+    Ok(sized_links(cid, block)?
+        .into_iter()
+        .map(|link| link.cid)
+        .collect())
 }
 
-/// As [`links`], each with the bytes of its block where the node declares them: of blocks without links of their own.
+/// A link and what its node declares of it, which is not verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizedLink {
+    /// Where it leads.
+    pub cid: Cid,
+    /// Bytes of all blocks under it.
+    pub declared: u64,
+}
+
+impl SizedLink {
+    /// The bytes of its block, of one without links of its own.
+    #[must_use]
+    pub fn block_size(&self) -> Option<u64> {
+        (!may_have_links(&self.cid)).then_some(self.declared)
+    }
+}
+
+/// As [`links`], with what the node declares of each.
 ///
 /// # Errors
 /// [`NodeError`] when the bytes are no dag-pb node.
-pub fn sized_links(cid: &Cid, block: &[u8]) -> Result<Vec<(Cid, Option<u64>)>, NodeError> {
+pub fn sized_links(cid: &Cid, block: &[u8]) -> Result<Vec<SizedLink>, NodeError> {
     if !may_have_links(cid) {
         return Ok(Vec::new());
     }
-    let sized = |(cid, size)| (cid, (!may_have_links(&cid)).then_some(size));
+    let sized = |(cid, declared)| SizedLink { cid, declared };
     Ok(PbNode::decode_links(block)?.into_iter().map(sized).collect())
 }
 
@@ -65,12 +85,21 @@ pub(super) enum Node {
     File(FileNode),
     /// A directory.
     Directory(Vec<Link>),
-    /// One node of a large directory; names carry a prefix of this many characters.
-    Shard {
-        prefix: usize,
-        links: Vec<Link>,
-    },
+    /// One node of a large directory.
+    Shard(Shard),
     Symlink,
+}
+
+/// One node of a sharded directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shard {
+    /// Slots, a power of two.
+    pub(super) width: u64,
+    /// The hash of names that leads to them.
+    pub(super) hash: u64,
+    /// Characters of the slot's number that names begin with.
+    pub(super) prefix: usize,
+    pub(super) links: Vec<Link>,
 }
 
 /// An inner node of a file: its own bytes, then each part's.
@@ -102,10 +131,12 @@ impl Node {
         match header.kind {
             TYPE_RAW | TYPE_FILE => FileNode::new(header, node.links).map(Self::File),
             TYPE_DIRECTORY => Ok(Self::Directory(node.links)),
-            TYPE_SHARD => Ok(Self::Shard {
+            TYPE_SHARD => Ok(Self::Shard(Shard {
+                width: header.fanout,
+                hash: header.hash,
                 prefix: shard_prefix(header.fanout)?,
                 links: node.links,
-            }),
+            })),
             TYPE_SYMLINK => Ok(Self::Symlink),
             kind => Err(NodeError::UnknownType { kind }),
         }
@@ -148,6 +179,16 @@ pub(super) fn directory_header() -> Bytes {
     Bytes::from(out)
 }
 
+/// The bytes inside a shard's dag-pb node; `field` says which slots are taken.
+pub(super) fn shard_header(field: &[u8], hash: u64, width: u64) -> Bytes {
+    let mut out = Vec::new();
+    put_number(&mut out, 1, TYPE_SHARD);
+    put_bytes(&mut out, 2, field);
+    put_number(&mut out, 5, hash);
+    put_number(&mut out, 6, width);
+    Bytes::from(out)
+}
+
 /// The bytes inside a file's inner dag-pb node whose parts have these sizes.
 pub(super) fn file_header(sizes: &[u64]) -> Bytes {
     let mut out = Vec::new();
@@ -165,6 +206,7 @@ struct Header {
     data: Bytes,
     file_size: Option<u64>,
     block_sizes: Vec<u64>,
+    hash: u64,
     fanout: u64,
 }
 
@@ -175,6 +217,7 @@ impl Header {
             data: Bytes::new(),
             file_size: None,
             block_sizes: Vec::new(),
+            hash: 0,
             fanout: 0,
         };
         let mut fields = Reader::new(bytes);
@@ -185,8 +228,9 @@ impl Header {
                 (3, Value::Varint(size)) => header.file_size = Some(size),
                 (4, Value::Varint(size)) => header.block_sizes.push(size),
                 (4, Value::Bytes(packed)) => read_packed(packed, &mut header.block_sizes)?,
+                (5, Value::Varint(hash)) => header.hash = hash,
                 (6, Value::Varint(fanout)) => header.fanout = fanout,
-                // Hash type, mode and times say nothing that we use.
+                // Mode and times say nothing that we use.
                 _ => {}
             }
         }

@@ -4,19 +4,23 @@ use bytes::Bytes;
 use cid::Cid;
 
 use super::export::Absent;
-use super::read::{self, Entry, FileReader, Opened};
+use super::read::{self, Entry};
+use super::reader::{self, FileReader, Opened};
 use super::{ContentPath, ReadError};
 use crate::content::store::Store;
+
+/// Waits until all of some blocks are there.
+type Wait<'a> = dyn FnMut(&[Cid]) -> Absent + 'a;
 
 /// Reads from a store, and waits for blocks that are missing.
 pub(super) struct Patient<'a> {
     store: &'a Store,
-    wait: Box<dyn FnMut(Cid, u32) -> Absent + 'a>,
+    wait: Box<Wait<'a>>,
 }
 
 impl<'a> Patient<'a> {
-    /// `wait` is called with a missing block and how often in a row one was missing for the same piece of reading.
-    pub(super) fn new(store: &'a Store, wait: impl FnMut(Cid, u32) -> Absent + 'a) -> Self {
+    /// `wait` is called with the missing blocks that are known, and returns once all of them are there.
+    pub(super) fn new(store: &'a Store, wait: impl FnMut(&[Cid]) -> Absent + 'a) -> Self {
         let wait = Box::new(wait);
         Self { store, wait }
     }
@@ -28,7 +32,7 @@ impl<'a> Patient<'a> {
 
     pub(super) fn open(&mut self, cid: &Cid) -> Result<Opened<'a>, ReadError> {
         let store = self.store;
-        self.read(|| read::open(store, cid))
+        self.read(|| reader::open(store, cid))
     }
 
     pub(super) fn list(&mut self, directory: &Cid) -> Result<Vec<Entry>, ReadError> {
@@ -41,17 +45,15 @@ impl<'a> Patient<'a> {
     }
 
     fn read<T>(&mut self, mut read: impl FnMut() -> Result<T, ReadError>) -> Result<T, ReadError> {
-        let mut tries = 0;
         loop {
             let error = match read() {
                 Ok(found) => return Ok(found),
                 Err(error) => error,
             };
-            let missing = error.missing_block();
-            if missing.is_none_or(|cid| (self.wait)(cid, tries) == Absent::GiveUp) {
+            let missing = error.missing_blocks();
+            if missing.is_empty() || (self.wait)(&missing) == Absent::GiveUp {
                 return Err(error);
             }
-            tries += 1;
         }
     }
 }

@@ -1,19 +1,17 @@
-//! Reading: paths, listings, and a file's bytes as a stream.
+//! Reading: paths and listings.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
 
-use bytes::{Buf, Bytes};
 use cid::Cid;
 
 use super::dagpb::Link;
-use super::node::{FileNode, Node, Part};
+use super::hamt::{self, MURMUR3_X64_64, Slots, Step};
+use super::node::{Node, Shard};
 use super::path::is_safe_name;
+use super::reader::{Opened, open};
 use super::{ContentPath, NodeError, ReadError};
 use crate::content::store::{Store, StoreError};
 
-/// Levels of a file's tree; 174^8 chunks are more than any disk holds.
-const MAX_TREE_DEPTH: usize = 16;
 /// Entries of one sharded directory.
 const MAX_SHARD_ENTRIES: usize = 1 << 20;
 
@@ -62,17 +60,71 @@ pub fn resolve(store: &Store, path: &ContentPath) -> Result<Resolved, ReadError>
 
 /// The CID that a path leads to.
 pub(super) fn follow(store: &Store, path: &ContentPath) -> Result<Cid, ReadError> {
-    let mut cid = path.root;
+    Ok(walk(store, path)?.end)
+}
+
+/// A path from its root to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// What the path leads to.
+    pub(crate) end: Cid,
+    /// What its parts lead to, the root first and the end last.
+    pub(crate) parts: Vec<Cid>,
+    /// The blocks that were read on the way, in order: of a sharded directory those that the name's hash leads through.
+    pub(crate) blocks: Vec<Cid>,
+}
+
+/// Follows a path, reading one block of each directory and each level of a sharded one.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) fn walk(store: &Store, path: &ContentPath) -> Result<Walked, ReadError> {
+    let mut walked = Walked {
+        end: path.root,
+        parts: vec![path.root],
+        blocks: Vec::new(),
+    };
     for name in &path.names {
-        let found = list(store, &cid)?.into_iter().find(|entry| entry.name == *name);
-        cid = found
-            .ok_or_else(|| ReadError::NoEntry {
+        let directory = walked.end;
+        walked.end =
+            find(store, &directory, name, &mut walked.blocks)?.ok_or_else(|| ReadError::NoEntry {
                 name: name.clone(),
-                directory: cid,
-            })?
-            .cid;
+                directory,
+            })?;
+        walked.parts.push(walked.end);
     }
-    Ok(cid)
+    Ok(walked)
+}
+
+/// What a name in a directory leads to.
+fn find(store: &Store, directory: &Cid, name: &str, blocks: &mut Vec<Cid>) -> Result<Option<Cid>, ReadError> {
+    let mut shard = match load(store, directory)? {
+        Node::Shard(shard) if shard.hash == MURMUR3_X64_64 => shard,
+        // Another hash is nobody's, yet what can be listed can be found.
+        Node::Directory(_) | Node::Shard(_) | Node::Leaf(_) | Node::File(_) | Node::Symlink => {
+            blocks.push(*directory);
+            let found = list(store, directory)?
+                .into_iter()
+                .find(|entry| entry.name == name);
+            return Ok(found.map(|entry| entry.cid));
+        }
+    };
+    let (mut at, mut slots) = (*directory, Slots::of(name));
+    loop {
+        blocks.push(at);
+        let step = hamt::step(&mut slots, name, &shard);
+        match step.map_err(|reason| ReadError::Node { cid: at, reason })? {
+            Step::Entry(cid) => return Ok(Some(cid)),
+            Step::Nowhere => return Ok(None),
+            Step::Shard(deeper) => at = deeper,
+        }
+        match load(store, &at)? {
+            Node::Shard(found) => shard = found,
+            Node::Directory(_) | Node::Leaf(_) | Node::File(_) | Node::Symlink => {
+                return Err(ReadError::NotDirectory { cid: at });
+            }
+        }
+    }
 }
 
 /// The entries of a directory, by name. Names that could leave the directory, or that stand twice, are refused.
@@ -82,7 +134,7 @@ pub(super) fn follow(store: &Store, path: &ContentPath) -> Result<Cid, ReadError
 pub fn list(store: &Store, directory: &Cid) -> Result<Vec<Entry>, ReadError> {
     let links = match load(store, directory)? {
         Node::Directory(links) => links,
-        Node::Shard { prefix, links } => unshard(store, directory, prefix, links)?,
+        Node::Shard(shard) => unshard(store, directory, shard.prefix, shard.links)?,
         Node::Leaf(_) | Node::File(_) => return Err(ReadError::NotDirectory { cid: *directory }),
         Node::Symlink => return Err(ReadError::Symlink { cid: *directory }),
     };
@@ -107,149 +159,6 @@ impl From<Link> for Entry {
             cid: link.cid,
             declared_size: link.total_size,
         }
-    }
-}
-
-/// A file's bytes, read block by block; memory is a block and one list of parts a level.
-#[derive(Debug)]
-pub struct FileReader<'a> {
-    store: &'a Store,
-    size: u64,
-    /// Bytes left to pass over before anything is given out.
-    skip: u64,
-    current: Bytes,
-    /// What is still to be read, next last, with its level in the tree.
-    todo: Vec<(Part, usize)>,
-}
-
-impl<'a> FileReader<'a> {
-    /// Opens the file at `path`, at its start.
-    ///
-    /// # Errors
-    /// [`ReadError::IsDirectory`] and others, naming the block.
-    pub fn open(store: &'a Store, path: &ContentPath) -> Result<Self, ReadError> {
-        let cid = follow(store, path)?;
-        match open(store, &cid)? {
-            Opened::File(reader) => Ok(reader),
-            Opened::Directory => Err(ReadError::IsDirectory { cid }),
-        }
-    }
-
-    fn over(store: &'a Store) -> Self {
-        Self {
-            store,
-            size: 0,
-            skip: 0,
-            current: Bytes::new(),
-            todo: Vec::new(),
-        }
-    }
-
-    /// The file's size in bytes, as its root declares; what is read agrees with it or fails.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Passes over the next `count` bytes without loading the blocks that hold only them.
-    #[must_use]
-    pub fn skip_bytes(mut self, count: u64) -> Self {
-        self.skip = count;
-        self
-    }
-
-    /// The next bytes, at most a block; nothing at the end.
-    ///
-    /// # Errors
-    /// [`ReadError`], naming the block.
-    pub fn next_bytes(&mut self) -> Result<Option<Bytes>, ReadError> {
-        loop {
-            let passed = self.skip.min(self.current.len() as u64);
-            self.current.advance(passed as usize);
-            self.skip -= passed;
-            if !self.current.is_empty() {
-                return Ok(Some(std::mem::take(&mut self.current)));
-            }
-            let Some((part, depth)) = self.todo.pop() else {
-                return Ok(None);
-            };
-            if part.size <= self.skip {
-                self.skip -= part.size;
-            } else if let Err(error) = self.load_part(part, depth) {
-                // Whoever can fetch the block tries again.
-                self.todo.push((part, depth));
-                return Err(error);
-            }
-        }
-    }
-
-    fn load_part(&mut self, part: Part, depth: usize) -> Result<(), ReadError> {
-        let found = match load(self.store, &part.cid)? {
-            Node::Leaf(data) => {
-                self.current = data;
-                self.current.len() as u64
-            }
-            Node::File(_) if depth == MAX_TREE_DEPTH => {
-                let limit = MAX_TREE_DEPTH as u64;
-                return Err(ReadError::OverLimit {
-                    cid: part.cid,
-                    limit,
-                    what: "levels",
-                });
-            }
-            Node::File(node) => self.enter(node, depth),
-            Node::Directory(_) | Node::Shard { .. } => return Err(ReadError::IsDirectory { cid: part.cid }),
-            Node::Symlink => return Err(ReadError::Symlink { cid: part.cid }),
-        };
-        if found == part.size {
-            Ok(())
-        } else {
-            Err(ReadError::PartSize {
-                cid: part.cid,
-                found,
-                declared: part.size,
-            })
-        }
-    }
-
-    fn enter(&mut self, node: FileNode, depth: usize) -> u64 {
-        self.current = node.data;
-        self.todo
-            .extend(node.parts.into_iter().rev().map(|part| (part, depth + 1)));
-        node.size
-    }
-}
-
-/// A file or directory, its first block read once.
-pub(super) enum Opened<'a> {
-    /// At its start.
-    File(FileReader<'a>),
-    Directory,
-}
-
-/// Opens whatever a CID names.
-pub(super) fn open<'a>(store: &'a Store, cid: &Cid) -> Result<Opened<'a>, ReadError> {
-    let mut reader = FileReader::over(store);
-    reader.size = match load(store, cid)? {
-        Node::Leaf(data) => {
-            reader.current = data;
-            reader.current.len() as u64
-        }
-        Node::File(node) => reader.enter(node, 0),
-        Node::Directory(_) | Node::Shard { .. } => return Ok(Opened::Directory),
-        Node::Symlink => return Err(ReadError::Symlink { cid: *cid }),
-    };
-    Ok(Opened::File(reader))
-}
-
-impl Read for FileReader<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        if self.current.is_empty() || self.skip > 0 {
-            self.current = self.next_bytes().map_err(io::Error::other)?.unwrap_or_default();
-        }
-        let count = out.len().min(self.current.len());
-        self.current.copy_to_slice(&mut out[..count]);
-        Ok(count)
     }
 }
 
@@ -288,7 +197,7 @@ fn unshard(store: &Store, root: &Cid, prefix: usize, links: Vec<Link>) -> Result
             });
         } else {
             match load(store, &link.cid) {
-                Ok(Node::Shard { prefix, links }) => {
+                Ok(Node::Shard(Shard { prefix, links, .. })) => {
                     todo.extend(links.into_iter().map(|link| (prefix, link)));
                 }
                 Ok(_) => return Err(ReadError::NotDirectory { cid: link.cid }),

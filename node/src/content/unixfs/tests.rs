@@ -13,6 +13,8 @@ use crate::content::block::{DAG_PB, RAW, cid_of};
 use crate::content::store::{Config, Store};
 use crate::content::wire::{put_bytes, put_number};
 
+mod sharded;
+
 const EMPTY_DIRECTORY: &str = "bafybeiczsscdsbs7ffqz55asqdf3smv6klcw3gofszvwlyarci47bgf354";
 
 fn store() -> (tempfile::TempDir, Store) {

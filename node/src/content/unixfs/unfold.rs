@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use cid::Cid;
 
 use super::patient::Patient;
-use super::read::Opened;
+use super::reader::Opened;
 use super::{Limits, ReadError};
 
 /// What writing something out takes.

@@ -1,0 +1,123 @@
+//! Directories that are too large for one block.
+
+use super::*;
+
+/// Directories of files that hold one letter each.
+fn letters(count: usize) -> BTreeMap<String, Vec<u8>> {
+    (0..count)
+        .map(|i| (format!("entry-{i:022}"), b"x".to_vec()))
+        .collect()
+}
+
+fn named(count: usize) -> BTreeMap<String, Vec<u8>> {
+    let name = |i: usize| format!("ünïcode {i} {}.txt", "n".repeat(i % 40));
+    (0..count)
+        .map(|i| (name(i), i.to_string().into_bytes()))
+        .collect()
+}
+
+/// The CIDs are those that Helia's importer gives (ipfs-unixfs-importer, `cidVersion: 1, rawLeaves: true`); Kubo's for the same
+/// directories are in `hamt.rs`. 4,096 of these names and CIDs are just 256 KiB, which is not sharded.
+#[test]
+fn large_directories_have_the_cids_that_other_implementations_give_them() {
+    let cases = [
+        (
+            letters(4095),
+            "bafybeibm4pfowsrdvblnjugv6tr746no2yfmngtae4tjfrjymqrabuxtwi",
+            298_939,
+        ),
+        (
+            letters(4096),
+            "bafybeidr3ko7tdizl2mw5jbnrxqnrkp56gxfza65sf4j7uzdkli6j7rhya",
+            299_012,
+        ),
+        (
+            letters(4097),
+            "bafybeifjz2r7j6nfrgdoegt3tywoq7hksgrvvaem3c7onkjyvtvdacsbk4",
+            339_806,
+        ),
+        (
+            letters(10_000),
+            "bafybeigycb7fpxgzgacwmpg4i5nho3pjdvxblyzqdpyumbucnqa3ez75je",
+            827_113,
+        ),
+        (
+            named(7000),
+            "bafybeiat37lclg4weiioe4uw23fg6m3re52tsjrgqwypkic5ul5bnhgm7m",
+            669_118,
+        ),
+    ];
+    for (files, cid, total_size) in cases {
+        let added = add_map(&mut Discard, Layout::Cidv1Raw256k174, &files).unwrap();
+        assert_eq!(
+            (added.cid.to_string().as_str(), added.total_size),
+            (cid, total_size),
+            "{} entries",
+            files.len()
+        );
+    }
+}
+
+/// The newer profile measures the block: one that is over 256 KiB is not made.
+#[test]
+fn the_newer_profile_shards_by_the_blocks_size() {
+    let kind = |layout, count| {
+        let (_directory, store) = store();
+        let root = add_map(&mut &store, layout, &letters(count)).unwrap().cid;
+        let block = store.get(&root).unwrap().unwrap();
+        let is_sharded = matches!(node::Node::decode(&root, &block).unwrap(), node::Node::Shard(_));
+        (is_sharded, block.len())
+    };
+    // A link to a file of one byte takes 72 bytes, the node's own data 4.
+    let most = ((256 << 10) - 4) / 72;
+    assert_eq!(kind(Layout::UnixfsV1Of2025, most), (false, 72 * most + 4));
+    assert!(kind(Layout::UnixfsV1Of2025, most + 1).0);
+    assert_eq!(
+        kind(Layout::Cidv1Raw256k174, most + 1),
+        (false, 72 * (most + 1) + 4)
+    );
+}
+
+#[test]
+fn a_name_in_a_large_directory_is_found_by_the_blocks_on_its_way() {
+    let (_directory, all) = store();
+    let files = named(10_000);
+    let root = add_map(&mut &all, Layout::default(), &files).unwrap().cid;
+    let entries = list(&all, &root).unwrap();
+    assert_eq!(entries.len(), files.len());
+    for (name, bytes) in files.iter().step_by(97) {
+        let walked = walk(&all, &ContentPath::from(root).join(name)).unwrap();
+        assert!(
+            (1..=3).contains(&walked.blocks.len()),
+            "{} blocks",
+            walked.blocks.len()
+        );
+        assert_eq!(walked.parts, [root, walked.end]);
+        // They are enough, and what is at the end of the path.
+        let (_directory, few) = store();
+        for cid in walked.blocks.iter().chain([&walked.end]) {
+            few.put(cid, &all.get(cid).unwrap().unwrap()).unwrap();
+        }
+        let path = ContentPath::from(root).join(name);
+        let mut reader = FileReader::open(&few, &path).unwrap();
+        assert_eq!(reader.next_bytes().unwrap().unwrap(), *bytes);
+    }
+    let absent = walk(&all, &ContentPath::from(root).join("nobody"));
+    assert!(matches!(absent, Err(ReadError::NoEntry { .. })));
+}
+
+#[test]
+fn a_shard_with_two_links_for_one_place_is_refused() {
+    let (_directory, store) = store();
+    let file = add(&store, b"x");
+    let header = node::shard_header(&[1], 0x22, 256);
+    // "hello" goes to slot CB of the first level.
+    let twice = vec![link("CBhello", file), link("CB", file)];
+    let root = put(&store, twice, header.clone());
+    let path = ContentPath::from(root).join("hello");
+    let error = walk(&store, &path).unwrap_err();
+    assert!(error.is_refusal(), "{error}");
+    let root = put(&store, vec![link("CBhello", file)], header);
+    let found = walk(&store, &ContentPath::from(root).join("hello")).unwrap();
+    assert_eq!(found.end, file);
+}
