@@ -72,6 +72,12 @@ pub enum HubError {
         /// What the bytes give.
         found: String,
     },
+    /// A symbolic link in a directory that is pushed.
+    #[error("{} is a symbolic link, which is not pushed: remove it, or copy the whole with `cp -rL` and push the copy", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
     /// It would not fit.
     #[error("{needed} bytes are missing and the disk that holds {} has {free} free", path.display())]
     NoRoom {

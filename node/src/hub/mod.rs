@@ -9,6 +9,8 @@ mod hash;
 mod list;
 mod pull;
 mod push;
+#[cfg(test)]
+mod tests;
 
 pub use error::HubError;
 pub use pull::{Pulled, pull};
@@ -18,7 +20,7 @@ use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::str::FromStr;
 use std::time::Duration;
-use ureq::http::{Response, header};
+use ureq::http::{Response, Uri, header};
 use ureq::{Body, RequestBuilder};
 use zeroize::Zeroizing;
 
@@ -69,11 +71,30 @@ impl std::fmt::Display for Repo {
     }
 }
 
+/// How long a file on its way in is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    /// A connection that brings nothing for this long is given up.
+    silence: Duration,
+    /// The pause before the next try; it doubles.
+    pause: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            silence: PATIENCE,
+            pause: PAUSE,
+        }
+    }
+}
+
 /// A server and who asks it.
 pub struct Hub {
     agent: ureq::Agent,
     endpoint: String,
     token: Option<Zeroizing<String>>,
+    times: Times,
 }
 
 impl std::fmt::Debug for Hub {
@@ -114,6 +135,7 @@ impl Hub {
             agent,
             endpoint,
             token,
+            times: Times::default(),
         })
     }
 
@@ -121,12 +143,25 @@ impl Hub {
         format!("{}{path}", self.endpoint)
     }
 
-    /// The token goes to the endpoint alone: not to where it redirects, nor to storage it names.
+    /// The token goes to the endpoint alone: not to where it redirects, nor to any other address that an answer names.
     fn signed<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.token {
-            Some(token) => request.header(header::AUTHORIZATION, format!("Bearer {}", token.as_str())),
-            None => request,
+            Some(token) if request.uri_ref().is_some_and(|uri| self.is_endpoint(uri)) => {
+                request.header(header::AUTHORIZATION, format!("Bearer {}", token.as_str()))
+            }
+            _ => request,
         }
+    }
+
+    /// Whether an address has the endpoint's scheme, host and port.
+    fn is_endpoint(&self, uri: &Uri) -> bool {
+        let origin = |uri: &Uri| {
+            let scheme = uri.scheme_str()?.to_ascii_lowercase();
+            let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+            Some((scheme, uri.host()?.to_ascii_lowercase(), port))
+        };
+        let endpoint = self.endpoint.parse::<Uri>().ok();
+        endpoint.is_some_and(|endpoint| origin(&endpoint).is_some() && origin(&endpoint) == origin(uri))
     }
 
     fn get(&self, url: &str) -> Result<Response<Body>, HubError> {
@@ -197,41 +232,4 @@ fn retried<T>(mut attempt: impl FnMut() -> Result<T, HubError>) -> Result<T, Hub
         }
     }
     attempt()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repositories_are_owner_and_name() {
-        for good in ["Qwen/Qwen3-0.6B", "a/b", "o-1/m_2.x"] {
-            assert_eq!(good.parse::<Repo>().unwrap().to_string(), good);
-        }
-        for bad in [
-            "Qwen",
-            "a/b/c",
-            "../x",
-            "a/..",
-            "a/b?c",
-            "a/",
-            "/b",
-            "a b/c",
-            "https://x/y",
-            "a/-b",
-        ] {
-            let error = bad.parse::<Repo>().unwrap_err().to_string();
-            assert!(error.contains("owner/name"), "{bad}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_token_is_not_shown() {
-        let hub = Hub::with_token("http://127.0.0.1:1", Some(Zeroizing::new("hf_secret".into()))).unwrap();
-        assert!(!format!("{hub:?}").contains("secret"));
-        assert!(matches!(
-            Hub::with_token("huggingface.co", None),
-            Err(HubError::Endpoint { .. })
-        ));
-    }
 }

@@ -1,17 +1,13 @@
 //! Models in: each file goes to a partial one, resumes where it stopped, and takes its name once its hash is right.
 
 use super::list::{Listed, Listing, list};
-use super::{Hub, HubError, PAUSE, Repo, TRIES};
+use super::{Hub, HubError, Repo, TRIES};
 use crate::content::command::Moved;
 use crate::content::unixfs::escape_url;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use ureq::http::header;
-
-/// After this long a connection is given up and the file resumed over a new one, so that one that went silent ends.
-const LONGEST: Duration = Duration::from_secs(120);
 
 /// What was pulled.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -47,11 +43,12 @@ pub fn pull(
     for file in &files {
         let url = hub.url(&format!("/{repo}/resolve/{commit}/{}", escape_url(&file.name)));
         let mut transfer = Transfer::new(hub, file, url, dir);
-        fetched += transfer.run(|done| {
+        fetched += transfer.run(|done, now| {
+            let bytes = bytes + done;
             progress(Moved {
-                bytes: bytes + done,
+                bytes,
                 total: Some(total),
-                ..Moved::default()
+                held: bytes.saturating_sub(fetched + now),
             });
         })?;
         bytes += file.size;
@@ -96,6 +93,8 @@ struct Transfer<'a> {
     target: PathBuf,
     partial: PathBuf,
     fetched: u64,
+    /// The most bytes of the file that were ever here: only more than that is progress.
+    furthest: u64,
 }
 
 /// How a try ended.
@@ -115,27 +114,28 @@ impl<'a> Transfer<'a> {
             target: dir.join(&file.name),
             partial: partial(dir, &file.name),
             fetched: 0,
+            furthest: 0,
         }
     }
 
-    /// Returns the bytes that came over the network.
-    fn run(&mut self, mut progress: impl FnMut(u64)) -> Result<u64, HubError> {
+    /// Returns the bytes that came over the network; `progress` is told those that are here, and of them those that came.
+    fn run(&mut self, mut progress: impl FnMut(u64, u64)) -> Result<u64, HubError> {
         let held = fs::metadata(&self.target).is_ok_and(|found| found.len() == self.file.size);
         if held && self.file.hash.of(&self.target)? == self.file.hash.text() {
-            progress(self.file.size);
+            progress(self.file.size, 0);
             return Ok(0);
         }
-        let (mut fails, mut pause) = (0, PAUSE);
+        let (mut fails, mut pause) = (0, self.hub.times.pause);
         loop {
-            let before = self.fetched;
+            let before = self.furthest;
             let cut = match self.attempt(&mut progress) {
                 Ok(Ended::Whole) => break,
                 Ok(Ended::Cut(error)) => error,
                 Err(error) if error.is_transient() => error,
                 Err(error) => return Err(error),
             };
-            if self.fetched > before {
-                (fails, pause) = (0, PAUSE);
+            if self.furthest > before {
+                (fails, pause) = (0, self.hub.times.pause);
             }
             fails += 1;
             if fails == TRIES {
@@ -149,7 +149,7 @@ impl<'a> Transfer<'a> {
         Ok(self.fetched)
     }
 
-    fn attempt(&mut self, progress: &mut impl FnMut(u64)) -> Result<Ended, HubError> {
+    fn attempt(&mut self, progress: &mut impl FnMut(u64, u64)) -> Result<Ended, HubError> {
         let mut out = OpenOptions::new()
             .create(true)
             .write(true)
@@ -167,8 +167,14 @@ impl<'a> Transfer<'a> {
         if done > 0 {
             request = request.header(header::RANGE, format!("bytes={done}-"));
         }
-        let request = request.config().timeout_recv_body(Some(LONGEST)).build();
+        // A connection that went silent is given up and the file resumed over a new one. One that brings bytes is not: where
+        // the server begins anew each time, one answer has to bring all of them.
+        let request = request
+            .config()
+            .timeout_per_read(Some(self.hub.times.silence))
+            .build();
         let mut response = self.hub.answer(&self.url, request.call())?;
+        self.furthest = self.furthest.max(done);
         if response.status().as_u16() != 206 {
             done = 0;
         }
@@ -189,7 +195,7 @@ impl<'a> Transfer<'a> {
         body: &mut impl Read,
         out: &mut File,
         mut done: u64,
-        progress: &mut impl FnMut(u64),
+        progress: &mut impl FnMut(u64, u64),
     ) -> Result<Ended, HubError> {
         let mut buffer = vec![0; 256 << 10];
         while done < self.file.size {
@@ -202,7 +208,8 @@ impl<'a> Transfer<'a> {
                 .map_err(HubError::io("write", &self.partial))?;
             done += count as u64;
             self.fetched += count as u64;
-            progress(done);
+            self.furthest = self.furthest.max(done);
+            progress(done, self.fetched);
         }
         Ok(Ended::Whole)
     }

@@ -87,21 +87,25 @@ struct Committed {
 }
 
 /// A file to be pushed.
-struct Local {
-    name: String,
+pub(super) struct Local {
+    pub(super) name: String,
     path: PathBuf,
     size: u64,
 }
 
-fn files(dir: &Path) -> Result<Vec<Local>, HubError> {
+/// The files under a directory, names that begin with a dot aside. What a link leads to may lie anywhere: it is refused.
+pub(super) fn files(dir: &Path) -> Result<Vec<Local>, HubError> {
     let (mut found, mut todo) = (Vec::new(), vec![(dir.to_owned(), String::new())]);
     while let Some((dir, prefix)) = todo.pop() {
         for entry in fs::read_dir(&dir).map_err(HubError::io("list", &dir))? {
             let entry = entry.map_err(HubError::io("list", &dir))?;
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-            let kind = fs::metadata(&path).map_err(HubError::io("read", &path))?;
             if name.starts_with('.') {
                 continue;
+            }
+            let kind = fs::symlink_metadata(&path).map_err(HubError::io("read", &path))?;
+            if kind.is_symlink() {
+                return Err(HubError::Link { path });
             }
             let name = format!("{prefix}{name}");
             if kind.is_dir() {
@@ -254,15 +258,14 @@ fn send(hub: &Hub, file: &Local, oid: &str, actions: &Actions) -> Result<(), Hub
         return Ok(());
     };
     let body = json!({ "oid": oid, "size": file.size }).to_string();
+    // The token stands for what the Hub itself would have sent there; another server may want what the Hub names.
+    let is_ours = verify.href.parse().is_ok_and(|uri| hub.is_endpoint(&uri));
+    let is_sent = |name: &str| !(is_ours && name.eq_ignore_ascii_case("authorization"));
     retried(|| {
         let mut request = hub
             .signed(hub.agent.post(&verify.href))
             .header(header::CONTENT_TYPE, LFS);
-        for (name, value) in verify
-            .header
-            .iter()
-            .filter(|(name, _)| !name.eq_ignore_ascii_case("authorization"))
-        {
+        for (name, value) in verify.header.iter().filter(|(name, _)| is_sent(name)) {
             request = request.header(name, value);
         }
         hub.answer(&verify.href, request.send(body.as_bytes()))
