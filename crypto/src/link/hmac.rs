@@ -1,8 +1,7 @@
-//! HMAC-SHA3-256 (RFC 2104), and HKDF on it (RFC 5869) for outputs of one hash, in memory that is overwritten when dropped.
-//! The crates for them leave the padded keys and the hash's state behind, and from the extracted key every key of a link
-//! follows. So the sponge is written out here too, around the crate's permutation.
+//! HMAC-SHA3-256 (RFC 2104), and HKDF on it (RFC 5869) for outputs of one hash, in memory that is overwritten when dropped:
+//! the crates for them leave the padded keys behind, and from the extracted key every key of a link follows.
 
-use keccak::Keccak;
+use sha3::{Digest as _, Sha3_256};
 use zeroize::Zeroizing;
 
 /// A secret of 32 bytes, overwritten when dropped.
@@ -31,31 +30,15 @@ fn padded(key: &[u8; 32], pad: u8) -> Zeroizing<[u8; BLOCK]> {
     block
 }
 
-/// SHA3-256 (FIPS 202) of a block and `parts`.
+/// SHA3-256 of a block and `parts`. The hash overwrites its state when dropped (feature `zeroize`).
 fn digest(block: &[u8; BLOCK], parts: &[&[u8]]) -> Key {
-    let mut state = Zeroizing::new([0; 25]);
-    let keccak = Keccak::new();
-    let mut at = 0;
-    for byte in block.iter().chain(parts.iter().copied().flatten()) {
-        absorb(&mut state, at, *byte);
-        at += 1;
-        if at == BLOCK {
-            keccak.with_f1600(|permute| permute(&mut state));
-            at = 0;
-        }
+    let mut hash = Sha3_256::new_with_prefix(block);
+    for part in parts {
+        hash.update(part);
     }
-    absorb(&mut state, at, 0x06);
-    absorb(&mut state, BLOCK - 1, 0x80);
-    keccak.with_f1600(|permute| permute(&mut state));
     let mut out = Key::default();
-    for (to, lane) in out.as_chunks_mut::<8>().0.iter_mut().zip(state.iter()) {
-        *to = lane.to_le_bytes();
-    }
+    hash.finalize_into((&mut *out).into());
     out
-}
-
-fn absorb(state: &mut [u64; 25], at: usize, byte: u8) {
-    state[at / 8] ^= u64::from(byte) << (8 * (at % 8));
 }
 
 #[cfg(test)]
@@ -64,7 +47,6 @@ mod tests {
     use ::hmac::{KeyInit as _, Mac as _, SimpleHmac};
     use hkdf::SimpleHkdf;
     use proptest::prelude::*;
-    use sha3::Sha3_256;
 
     /// HMAC-SHA3-256 sample of NIST (key shorter than a block).
     #[test]
