@@ -62,7 +62,11 @@ impl Reducing {
         let fresh = accused.filter(|p| !self.misbehaved.contains(*p));
         let fresh: BTreeSet<PeerBytes> = fresh.cloned().collect();
         self.misbehaved.extend(fresh.iter().cloned());
+        // A round strikes once.
         fresh
+            .into_iter()
+            .filter(|p| !self.unforgiven.contains(p))
+            .collect()
     }
 
     /// Members that accuse one after another of whom nobody else does, and who are there: a liar that only complains would
@@ -112,9 +116,14 @@ impl Reducing {
         self.accused().chain(gone).chain(earlier).cloned().collect()
     }
 
+    /// It misbehaved, and has no second chance left.
+    pub(super) fn is_out(&self, peer: &PeerBytes) -> bool {
+        self.misbehaved.contains(peer) && self.unforgiven.contains(peer)
+    }
+
     /// Without those who misbehaved there is no quorum, whoever comes back.
     pub(super) fn is_hopeless(&self) -> bool {
-        let honest = self.first.iter().filter(|e| !self.misbehaved.contains(&e.member));
+        let honest = self.first.iter().filter(|e| !self.is_out(&e.member));
         3 * honest.count() <= 2 * self.counted
     }
 }

@@ -77,6 +77,7 @@ impl Orchestrator {
         };
         let (round, manifest, member) = (r.manifest.round, finding.manifest, finding.member.clone());
         r.misbehaved.insert(member.clone());
+        r.unforgiven.insert(member.clone());
         // No next view may come of it yet: what was attested is false all the same.
         r.audit = Audit::Found;
         r.attests.clear();

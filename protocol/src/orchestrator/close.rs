@@ -168,6 +168,7 @@ impl Orchestrator {
             .into_iter()
             .filter(|p| r.misbehaved.insert(p.clone()))
             .collect();
+        r.unforgiven.extend(fresh.iter().cloned());
         fresh.iter().for_each(|peer| self.strike(peer, out));
     }
 

@@ -18,7 +18,7 @@ struct Next {
 }
 
 impl Reducing {
-    /// Everybody's work again, by everybody who did not misbehave: also by those for whom a holder stood in the first manifest.
+    /// Everybody's work again, by everybody who did not misbehave, or was accused for the first time: also by those for whom a holder stood in the first manifest.
     pub(super) fn start_over(&mut self) {
         self.manifest.entries = self.first.clone();
         for e in &mut self.manifest.entries {
@@ -26,6 +26,9 @@ impl Reducing {
         }
         self.manifest.left_out = self.first_left_out.clone();
         self.accusers.clear();
+        let accused = std::mem::take(&mut self.misbehaved);
+        self.misbehaved = accused.intersection(&self.unforgiven).cloned().collect();
+        self.unforgiven.extend(accused);
         self.replaced = self.misbehaved.clone();
         self.complaints.clear();
     }

@@ -253,7 +253,7 @@ impl Orchestrator {
                     || r.commits.gone.contains(*m)
                     || r.reach.silent.contains(*m)
                     || r.reach.idle.contains(*m)
-                    || r.misbehaved.contains(*m)
+                    || r.is_out(m)
             })
             .cloned()
             .collect();

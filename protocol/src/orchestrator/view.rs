@@ -54,6 +54,8 @@ pub(super) struct Reducing {
     pub(super) replaced: BTreeSet<PeerBytes>,
     /// Convicted by the audit, or accused by enough members while it was there: not asked again in this round, and struck.
     pub(super) misbehaved: BTreeSet<PeerBytes>,
+    /// Who has had its second chance, or gets none: proven by its own signatures. The accused may be others' victims.
+    pub(super) unforgiven: BTreeSet<PeerBytes>,
 }
 
 impl Reducing {
@@ -105,6 +107,7 @@ impl Reducing {
             accusers: BTreeMap::new(),
             replaced: BTreeSet::new(),
             misbehaved: BTreeSet::new(),
+            unforgiven: BTreeSet::new(),
         };
         reducing.publish(now, out);
         reducing
