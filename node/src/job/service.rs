@@ -212,10 +212,11 @@ impl Service {
         }
     }
 
-    /// Links of the members of running jobs have places.
+    /// Links of the members of the job that this node works in, or orchestrates, have places: anybody can announce others.
     fn keep_places(&self) {
         let running = self.jobs.values().filter(|j| j.is_running());
-        let rosters = running.flat_map(|j| j.rosters.values());
+        let ours = running.filter(|j| j.orchestrator.is_some() || self.turns.has(&j.id));
+        let rosters = ours.flat_map(|j| j.rosters.values());
         let members = rosters.flat_map(|r| r.members.iter().map(|m| m.peer.clone()));
         self.tools.outbox.members().set(members.collect());
     }

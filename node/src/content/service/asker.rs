@@ -78,8 +78,8 @@ mod tests {
         let (go_on, going) = mpsc::channel::<()>();
         let (tell, told) = mpsc::channel();
         let work = blocking(move || {
-            begun.send(()).unwrap();
             let before = check_asker().is_ok();
+            begun.send(()).unwrap();
             going.recv().unwrap();
             tell.send((before, check_asker().is_ok())).unwrap();
         });
