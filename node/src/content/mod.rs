@@ -31,3 +31,16 @@ pub use service::{
 };
 pub use store::Store;
 pub use unixfs::ContentPath;
+
+/// The content of a store at `root`, without a network, for a test.
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+pub(crate) fn alone(root: std::path::PathBuf) -> Content {
+    let config = Config {
+        root,
+        limit: 1 << 26,
+        layout: unixfs::Layout::default(),
+        bitswap: bitswap::Config::default(),
+    };
+    open(config).unwrap().0
+}

@@ -58,29 +58,16 @@ impl Holds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::{bitswap, unixfs::Layout};
 
     #[tokio::test]
     async fn a_collection_between_commitment_and_reveal_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let (content, _exchange) = crate::content::open(crate::content::Config {
-            root: dir.path().join("store"),
-            limit: 1 << 24,
-            layout: Layout::default(),
-            bitswap: bitswap::Config::default(),
-        })
-        .unwrap();
+        let content = crate::content::alone(dir.path().join("store"));
         let files = |n: u8| Files::from([("delta.bin".to_owned(), vec![n; 600_000])]);
         let holds = Holds::default();
         let own = holds.add(&content, 4, files(1)).await.unwrap();
         // A replica, whose CID is known before its files are added.
-        let (other, _exchange) = crate::content::open(crate::content::Config {
-            root: dir.path().join("other"),
-            limit: 1 << 24,
-            layout: Layout::default(),
-            bitswap: bitswap::Config::default(),
-        })
-        .unwrap();
+        let other = crate::content::alone(dir.path().join("other"));
         let replica = other.add_map(files(2), Pin::No).await.unwrap().cid;
         holds.hold(&content, 4, &CidBytes::from_cid(&replica));
         content.add_map(files(2), Pin::No).await.unwrap();

@@ -210,8 +210,6 @@ async fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::content::bitswap;
-    use crate::content::unixfs::Layout;
     use crate::publish;
     use tokio::sync::mpsc;
 
@@ -237,13 +235,7 @@ mod tests {
     #[tokio::test]
     async fn the_newest_stay_and_those_in_use() {
         let dir = tempfile::tempdir().unwrap();
-        let (content, _exchange) = crate::content::open(crate::content::Config {
-            root: dir.path().join("store"),
-            limit: 1 << 24,
-            layout: Layout::default(),
-            bitswap: bitswap::Config::default(),
-        })
-        .unwrap();
+        let content = crate::content::alone(dir.path().join("store"));
         let mut roots = Vec::new();
         for closed in 0..12 {
             let pin = Pin::Named(pin_name(&job("a"), closed));

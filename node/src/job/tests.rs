@@ -12,8 +12,7 @@ use super::state::ModelState;
 use super::trainer::{JobFiles, Task, TrainerHandle};
 use super::turns::Turns;
 use super::validate::Validator;
-use crate::content::unixfs::Layout as UnixfsLayout;
-use crate::content::{Content, bitswap};
+use crate::content::Content;
 use crate::home::Home;
 use crate::identity::{NodeIdentity, PeerIdentity, unix_now};
 use crate::link::{LinkContext, LinkPool, Outbox};
@@ -61,13 +60,7 @@ fn stranger() -> NodeIdentity {
 }
 
 fn content(dir: &std::path::Path) -> Content {
-    let config = crate::content::Config {
-        root: dir.join("store"),
-        limit: 1 << 26,
-        layout: UnixfsLayout::default(),
-        bitswap: bitswap::Config::default(),
-    };
-    crate::content::open(config).unwrap().0
+    crate::content::alone(dir.join("store"))
 }
 
 /// A node of a role, whose trainer takes `tasks` at most before somebody looks.

@@ -1,6 +1,5 @@
 use super::*;
-use crate::content::unixfs::Layout;
-use crate::content::{self, Pin, bitswap};
+use crate::content::{self, Pin};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -38,16 +37,6 @@ async fn serve(rpc: Rpc) -> String {
     format!("http://{address}")
 }
 
-fn store(root: std::path::PathBuf) -> Content {
-    let config = content::Config {
-        root,
-        limit: 1 << 24,
-        layout: Layout::default(),
-        bitswap: bitswap::Config::default(),
-    };
-    content::open(config).unwrap().0
-}
-
 /// The file in a multipart body.
 fn part(body: &[u8]) -> &[u8] {
     let find = |what: &[u8]| body.windows(what.len()).position(|w| w == what).unwrap();
@@ -63,7 +52,7 @@ fn part(body: &[u8]) -> &[u8] {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_checkpoint_goes_out_at_the_second_try_whole() {
     let dir = tempfile::tempdir().unwrap();
-    let content = store(dir.path().join("store"));
+    let content = content::alone(dir.path().join("store"));
     let files = BTreeMap::from([("adapter_model.safetensors".to_owned(), vec![3; 600_000])]);
     let added = content.add_map(files, Pin::No).await.unwrap();
     let rpc = Rpc::default();
@@ -92,7 +81,7 @@ async fn a_checkpoint_goes_out_at_the_second_try_whole() {
     assert_eq!(second.checkpoint, checkpoint);
 
     // What it was sent is the checkpoint, whole.
-    let other = store(dir.path().join("other"));
+    let other = content::alone(dir.path().join("other"));
     let body = rpc.bodies.lock().unwrap()[1].clone();
     let taken = car::read(other.store(), part(&body), |_| ()).unwrap();
     assert_eq!(taken.roots, [added.cid]);
@@ -111,7 +100,7 @@ async fn a_checkpoint_goes_out_at_the_second_try_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_at_a_stop_is_taken_up_again() {
     let dir = tempfile::tempdir().unwrap();
-    let content = store(dir.path().join("store"));
+    let content = content::alone(dir.path().join("store"));
     let added = content.add_bytes(vec![4; 300_000], Pin::No).await.unwrap();
     let checkpoint = Checkpoint {
         job: CidBytes::from_cid(&added.cid),
@@ -199,7 +188,7 @@ fn checkpoint(content: &Content, round: u64, root: Cid) -> Checkpoint {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_place_that_does_not_answer_holds_no_other_up() {
     let dir = tempfile::tempdir().unwrap();
-    let content = store(dir.path().join("store"));
+    let content = content::alone(dir.path().join("store"));
     let rpc = Rpc::default();
     // It fails the first time only.
     rpc.bodies.lock().unwrap().push(Bytes::new());
@@ -234,7 +223,7 @@ async fn a_place_that_does_not_answer_holds_no_other_up() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newer_checkpoint_ends_the_pause_after_a_failure() {
     let dir = tempfile::tempdir().unwrap();
-    let content = store(dir.path().join("store"));
+    let content = content::alone(dir.path().join("store"));
     let rpc = Rpc::default();
     let config = Config {
         ipfs_url: Some(serve(rpc.clone()).await),

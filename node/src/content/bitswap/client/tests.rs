@@ -75,6 +75,12 @@ fn block(number: u32) -> (Cid, Bytes) {
     (cid_of(RAW, &data), data)
 }
 
+/// The first peer that is asked for a block.
+fn asked(actions: &[Action], peers: &[PeerId]) -> PeerId {
+    let is_asked = |peer: &&PeerId| !told(actions, peer, EntryKind::Block).is_empty();
+    *peers.iter().find(is_asked).unwrap()
+}
+
 fn told(actions: &[Action], to: &PeerId, what: EntryKind) -> Vec<Cid> {
     let mut cids = Vec::new();
     for action in actions {
@@ -116,10 +122,7 @@ fn wants_are_shared_between_providers_within_their_windows() {
 fn a_provider_that_says_no_is_passed_over_for_a_while() {
     let (mut bench, peers) = Bench::with_peers(2);
     let out = bench.want(1);
-    let asked = *peers
-        .iter()
-        .find(|peer| !told(&out, peer, EntryKind::Block).is_empty())
-        .unwrap();
+    let asked = asked(&out, &peers);
     let other = *peers.iter().find(|peer| **peer != asked).unwrap();
     let no = |peer| Event::Presences {
         peer,
@@ -245,10 +248,7 @@ fn a_newly_connected_peer_is_asked_for_what_nobody_had() {
 fn a_block_that_was_not_asked_for_ends_the_acquaintance() {
     let (mut bench, peers) = Bench::with_peers(2);
     let out = bench.want(1);
-    let liar = *peers
-        .iter()
-        .find(|peer| !told(&out, peer, EntryKind::Block).is_empty())
-        .unwrap();
+    let liar = asked(&out, &peers);
     let (cid, data) = block(99);
     let out = bench.handle(Event::Blocks {
         peer: liar,
@@ -272,10 +272,7 @@ fn a_block_that_was_not_asked_for_ends_the_acquaintance() {
 fn a_late_block_is_a_duplicate_and_no_offence() {
     let (mut bench, peers) = Bench::with_peers(2);
     let out = bench.want(1);
-    let slow = *peers
-        .iter()
-        .find(|peer| !told(&out, peer, EntryKind::Block).is_empty())
-        .unwrap();
+    let slow = asked(&out, &peers);
     let quick = *peers.iter().find(|peer| **peer != slow).unwrap();
     bench.after(bench.config.stall);
     bench.bring(quick, 0);

@@ -180,10 +180,7 @@ fn an_honest_peer_on_a_slow_line_is_left_alone() {
 fn at_the_end_an_idle_provider_is_asked_too() {
     let (mut bench, peers) = Bench::with_peers(2);
     let out = bench.want(1);
-    let slow = *peers
-        .iter()
-        .find(|peer| !told(&out, peer, EntryKind::Block).is_empty())
-        .unwrap();
+    let slow = asked(&out, &peers);
     let idle = *peers.iter().find(|peer| **peer != slow).unwrap();
     // Its bytes come, but slowly.
     bench.now += bench.config.stall - Duration::from_secs(1);
