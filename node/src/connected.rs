@@ -1,10 +1,11 @@
 //! A node's network and sealed links: what jobs run on, and what the ring's benchmark runs on without them.
 
 use crate::identity::NodeIdentity;
-use crate::link::{Acceptor, Buffers, LinkContext, LinkPool, Members, Rates};
+use crate::link::{Acceptor, LinkContext, LinkPool, Members, Rates};
 use crate::metrics::Metrics;
 use crate::net::{self, Driver, NetEvent, NetHandle};
 use crate::runtime::StartError;
+use gym_protocol::buffers::Buffers;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;

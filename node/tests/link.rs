@@ -3,14 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::wildcard_enum_match_arm)] // a panic is how a test fails
 
+use gym_protocol::buffers::Buffers;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::message::LinkHeader;
 use hanzod::content::{self, bitswap, unixfs::Layout};
 use hanzod::home::Home;
 use hanzod::identity::NodeIdentity;
-use hanzod::link::{
-    Acceptor, Buffers, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Members, Rates,
-};
+use hanzod::link::{Acceptor, Damage, LinkContext, LinkOffence, LinkPool, MAX_PAYLOAD, Members, Rates};
 use hanzod::metrics::Metrics;
 use hanzod::net::{self, Acceptance, DirectSockets, Driver, Mdns, NetEvent, NetHandle, Topic};
 use hanzod::role::{Role, Roles};

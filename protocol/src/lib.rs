@@ -1,6 +1,7 @@
 //! The GYM protocol, pure: no socket, runtime, key or clock. `docs/ARCHITECTURE.md` draws how the parts meet.
 
 pub mod assignment;
+pub mod buffers;
 pub mod cbor;
 pub mod delta;
 pub mod genesis;

@@ -1,6 +1,7 @@
 //! What strangers and members send a member out of turn: it changes neither the outcome nor, beyond a bound, the memory.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
 
+use gym_protocol::buffers::Buffers;
 use gym_protocol::cbor;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use gym_protocol::job::spec::{JobFile, Resolved};
@@ -119,6 +120,7 @@ impl Stage {
                 orchestrator: peer(ORCHESTRATOR),
                 spec,
                 segment: SEGMENT,
+                buffers: Buffers::default(),
                 keys: Arc::new(Keys(peer(n))),
                 sums: Sums::True,
             })

@@ -1,14 +1,12 @@
 //! Frames of a sealed link.
 
-#[path = "../../../node/src/link/buffers.rs"]
-mod buffers;
 #[path = "../../../node/src/link/frame.rs"]
 mod frame;
 #[path = "../../../node/src/link/offence.rs"]
 mod offence;
 
-use buffers::Buffers;
 use futures::executor::block_on;
+use gym_protocol::buffers::Buffers;
 use gym_protocol::cbor::to_wire;
 use offence::LinkOffence;
 

@@ -35,6 +35,7 @@ impl Service {
                 orchestrator: job.body.orchestrator.clone(),
                 spec: (*job.body.spec).clone(),
                 segment: SEGMENT,
+                buffers: self.tools.outbox.buffers(),
                 keys: Arc::new(NodeHopKeys(self.tools.identity.clone())),
                 sums: self.tools.faults.sums(),
             }));

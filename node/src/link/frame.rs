@@ -1,8 +1,9 @@
 //! A sealed frame's bytes: `u32 header length ‖ header ‖ sealed payload`, inside the stream's own length frame.
 
-use super::{Buffers, LinkOffence, MAX_HEADER, MAX_PAYLOAD};
+use super::{LinkOffence, MAX_HEADER, MAX_PAYLOAD};
 use futures::{AsyncRead, AsyncReadExt};
 use gym_crypto::link::FIRST_OVERHEAD_BYTES;
+use gym_protocol::buffers::Buffers;
 use gym_protocol::cbor;
 use gym_protocol::message::LinkHeader;
 use std::io;

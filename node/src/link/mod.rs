@@ -11,7 +11,6 @@
 //! the link, and opens it again, with a new handshake, when it breaks. A frame that the transport loses with a broken
 //! connection is not sent again: the ring's own deadlines see to that.
 
-mod buffers;
 mod frame;
 mod held_up;
 mod incoming;
@@ -24,7 +23,6 @@ mod rate;
 mod watch;
 mod way;
 
-pub use buffers::Buffers;
 pub use incoming::Acceptor;
 pub use offence::LinkOffence;
 pub use outbox::Outbox;
@@ -36,6 +34,7 @@ use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;
 use crate::net::{DirectSockets, Doors, NetEvent, NetHandle};
 use gym_crypto::link::{Config, HandshakeError, LinkParty};
+use gym_protocol::buffers::Buffers;
 use gym_protocol::message::LinkKind;
 use libp2p::StreamProtocol;
 use std::sync::Arc;

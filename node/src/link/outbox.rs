@@ -1,6 +1,7 @@
 //! Frames on their way to the links: in order for each peer, without holding up whoever sends them.
 
 use super::{Damage, LinkPool};
+use gym_protocol::buffers::Buffers;
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use std::collections::HashMap;
@@ -34,6 +35,12 @@ impl Outbox {
     #[must_use]
     pub fn rates(&self) -> super::Rates {
         self.links.rates()
+    }
+
+    /// Memory of payloads, theirs and those to come.
+    #[must_use]
+    pub fn buffers(&self) -> Buffers {
+        self.links.buffers()
     }
 
     /// For whose links places are kept.

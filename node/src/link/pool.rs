@@ -2,6 +2,7 @@
 
 use super::outgoing::{Outgoing, Writer};
 use super::{FRAME_DEADLINE, LinkContext, MAX_PAYLOAD, Members, Rates};
+use gym_protocol::buffers::Buffers;
 use gym_protocol::ids::PeerBytes;
 use gym_protocol::message::LinkHeader;
 use std::collections::HashMap;
@@ -76,6 +77,12 @@ impl LinkPool {
     #[must_use]
     pub fn members(&self) -> Members {
         self.context.members.clone()
+    }
+
+    /// Memory of payloads, theirs and those to come.
+    #[must_use]
+    pub fn buffers(&self) -> Buffers {
+        self.context.buffers.clone()
     }
 
     /// The bandwidths that its links have shown.

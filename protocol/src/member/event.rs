@@ -1,6 +1,7 @@
 //! What a member works with: its configuration, what happens to it, what it asks for.
 
 use super::DeltaFacts;
+use crate::buffers::Buffers;
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use crate::job::spec::JobSpec;
 use crate::message::{Body, Link, LinkHeader, Offence, Proof, Reason, Standing, Verified};
@@ -24,6 +25,8 @@ pub struct Config {
     pub spec: JobSpec,
     /// Elements of a ring segment; smaller in tests.
     pub segment: usize,
+    /// Memory of ring segments, shared with the links that carry them.
+    pub buffers: Buffers,
     /// Signs this node's hops and checks others'.
     pub keys: Arc<dyn HopKeys>,
     /// Whether its sums are true.

@@ -322,7 +322,7 @@ impl InRound {
             Sums::FalseIn(r) if r.is_none_or(|r| r == round) => delta.iter().map(|d| -d).collect(),
             Sums::True | Sums::FalseIn(_) => delta.to_vec(),
         };
-        Some(Contribution::new(delta, entry.weight))
+        Some(Contribution::new(delta, entry.weight).with_buffers(config.buffers.clone()))
     }
 
     /// Elements of a delta, by those held here: all of a round have one shape.

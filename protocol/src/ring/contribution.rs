@@ -1,15 +1,17 @@
 //! What one slot adds to the sum.
 
 use super::hop;
+use crate::buffers::Buffers;
 use crate::quant;
 use std::ops::Range;
 
 /// Δ and its weight.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Contribution {
     delta: Vec<f32>,
     weight: f32,
     room: Vec<f32>,
+    buffers: Buffers,
 }
 
 impl Contribution {
@@ -20,6 +22,7 @@ impl Contribution {
             delta,
             weight: quant::weight_f32(weight),
             room: Vec::new(),
+            buffers: Buffers::default(),
         }
     }
 
@@ -30,6 +33,12 @@ impl Contribution {
         Self { room, ..self }
     }
 
+    /// The same, with the memory that its segments come in and leave in.
+    #[must_use]
+    pub fn with_buffers(self, buffers: Buffers) -> Self {
+        Self { buffers, ..self }
+    }
+
     /// What a missing slot of a grid adds.
     #[must_use]
     pub fn nothing(elements: usize) -> Self {
@@ -37,12 +46,18 @@ impl Contribution {
             delta: vec![0.0; elements],
             weight: 0.0,
             room: Vec::new(),
+            buffers: Buffers::default(),
         }
     }
 
     /// Δ and its weight.
     pub(super) fn into_parts(self) -> (Vec<f32>, f32) {
         (self.delta, self.weight)
+    }
+
+    /// Memory of segments.
+    pub(super) fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// Elements.

@@ -154,7 +154,7 @@ impl Member {
 
     fn prepare(&mut self, round: u64) -> Answer {
         let delta = data::delta(self.setup.slot, self.setup.elements);
-        let own = Contribution::new(delta, data::weight(self.setup.slot));
+        let own = Contribution::new(delta, data::weight(self.setup.slot)).with_buffers(self.outbox.buffers());
         self.contribution = Some(own.with_room(std::mem::take(&mut self.room)));
         self.round = round;
         Answer::Prepared

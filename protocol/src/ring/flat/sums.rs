@@ -20,11 +20,13 @@ impl Ring {
             let payload = match Form::of(self.config.wire) {
                 Form::Floats(float) => {
                     let weight = self.own.weight();
-                    float::begin(float, self.own.part(part.flat), weight)
+                    let buffers = self.own.buffers().clone();
+                    float::begin(float, self.own.part(part.flat), weight, &buffers)
                 }
                 Form::Integers(levels) => {
                     let most = self.config.schedule.last_step() + 1;
-                    int::begin(&mut self.own_integers(&part, levels), most)
+                    let buffers = self.own.buffers().clone();
+                    int::begin(&mut self.own_integers(&part, levels), most, &buffers)
                 }
             };
             out.push(Segment {
@@ -131,8 +133,9 @@ impl Ring {
         } else {
             (s.step < last).then_some(s.step + 1)
         };
-        if let Some(step) = step {
-            out.push(Segment { step, ..s });
+        match step {
+            Some(step) => out.push(Segment { step, ..s }),
+            None => self.own.buffers().give(s.payload),
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Segments of floats: f32, and bf16 rounded to nearest even at every hop.
 
 use super::BadElement;
+use crate::buffers::Buffers;
 use crate::quant::{Float, largest_sum};
 use crate::wide::wide;
 
@@ -8,10 +9,10 @@ use crate::wide::wide;
 const CHECKED: usize = 1024;
 
 /// The first sum of a chunk: one's own part, Δ × weight.
-pub(in crate::ring) fn begin(float: Float, delta: &[f32], weight: f32) -> Vec<u8> {
+pub(in crate::ring) fn begin(float: Float, delta: &[f32], weight: f32, buffers: &Buffers) -> Vec<u8> {
     match float {
-        Float::F32 => begin_as::<F32, 4>(delta, weight),
-        Float::Bf16 => begin_as::<Bf16, 2>(delta, weight),
+        Float::F32 => begin_as::<F32, 4>(delta, weight, buffers),
+        Float::Bf16 => begin_as::<Bf16, 2>(delta, weight, buffers),
     }
 }
 
@@ -85,7 +86,7 @@ fn most<F: Form<B>, const B: usize>(contributions: u32) -> f32 {
 
 /// Values as they travel.
 pub(in crate::ring) fn encode(float: Float, values: &[f32]) -> Vec<u8> {
-    begin(float, values, 1.0)
+    begin(float, values, 1.0, &Buffers::default())
 }
 
 /// A float as it travels, in `B` bytes.
@@ -131,8 +132,9 @@ impl Form<2> for Bf16 {
     }
 }
 
-fn begin_as<F: Form<B>, const B: usize>(delta: &[f32], weight: f32) -> Vec<u8> {
-    let mut payload = vec![0; delta.len() * B];
+fn begin_as<F: Form<B>, const B: usize>(delta: &[f32], weight: f32, buffers: &Buffers) -> Vec<u8> {
+    let bytes = delta.len() * B;
+    let mut payload = buffers.payload(bytes, bytes);
     wide(
         #[inline(always)]
         || {

@@ -1,6 +1,7 @@
 //! Segments of exact integer sums under shared block scales, and of the q8 mean.
 
 use super::{BadElement, bits};
+use crate::buffers::Buffers;
 use crate::pack;
 use crate::quant::{BLOCK, Levels, Q8, Q8_MAX, blocks};
 use crate::wide::wide;
@@ -18,16 +19,12 @@ pub(in crate::ring) struct Own<'a> {
     pub(in crate::ring) scales: &'a [f32],
 }
 
-/// Beside a payload's bytes, for a seal's.
-const SEAL: usize = 64;
-
 /// The first sum of a chunk: one's own integers, with room for the sum of `most` members that it grows to, or its mean.
-pub(in crate::ring) fn begin(own: &mut Own<'_>, most: u32) -> Vec<u8> {
+pub(in crate::ring) fn begin(own: &mut Own<'_>, most: u32, buffers: &Buffers) -> Vec<u8> {
     let width = own.width(1);
     let n = own.delta.len();
     let largest = pack::packed_len(n, own.width(most)).max(Q8::byte_len(n));
-    let mut payload = Vec::with_capacity(largest + SEAL);
-    payload.resize(pack::packed_len(n, width), 0);
+    let mut payload = buffers.payload(pack::packed_len(n, width), largest);
     wide(
         #[inline(always)]
         || {
@@ -131,7 +128,7 @@ fn encode(values: &mut [f32], integers: &mut [u8]) -> f32 {
 
 /// A mean that was read, encoded as it came: under the scales it came with, which another look at its values need not give.
 pub(in crate::ring) fn encode_under(mean: &[f32], scales: &[f32]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(Q8::byte_len(mean.len()) + SEAL);
+    let mut payload = Vec::with_capacity(Q8::byte_len(mean.len()));
     for (block, scale) in mean.chunks(BLOCK).zip(scales) {
         payload.extend(block.iter().map(|v| nearest(*v, *scale, Q8_MAX as f32) as u8));
     }

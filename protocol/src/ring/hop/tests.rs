@@ -1,4 +1,5 @@
 use super::{BadElement, float, int};
+use crate::buffers::Buffers;
 use crate::pack;
 use crate::quant::{self, BLOCK, Float, Levels, Q8};
 use proptest::prelude::*;
@@ -29,6 +30,11 @@ fn shared_scales(deltas: &[Vec<f32>], weights: &[f32], levels: Levels) -> Vec<f3
         quant::max_in_place(&mut max, &quant::block_absmax(d, *w));
     }
     quant::scales(&max, levels)
+}
+
+/// Memory that holds something already.
+fn used() -> Buffers {
+    Buffers::holding(vec![0xa5; 16_384])
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -62,7 +68,7 @@ proptest! {
                 prop_assert_eq!(bits(&read), bits(&mean));
             } else {
                 let bytes = match payload {
-                    None => int::begin(&mut own, 1),
+                    None => int::begin(&mut own, 1, &used()),
                     Some(mut p) => {
                         int::add(&mut p, m as u32, &mut own).unwrap();
                         p
@@ -85,7 +91,7 @@ proptest! {
                     values.iter_mut().for_each(|v| *v = half::bf16::from_f32(*v).to_f32());
                 }
             };
-            let mut payload = float::begin(float, &a, 3.0);
+            let mut payload = float::begin(float, &a, 3.0, &used());
             float::add(float, &mut payload, 1, &b, 5.0).unwrap();
             let mut mean = c.clone();
             float::close(float, &mut payload, 2, &mut mean, (7.0, 15.0)).unwrap();
@@ -148,7 +154,7 @@ fn bad_values_are_named() {
         (Float::Bf16, &[0x80, 0xff]),
     ] {
         let bytes = float.bytes();
-        let mut payload = float::begin(float, &vec![1.0; 2000], 1.0);
+        let mut payload = float::begin(float, &vec![1.0; 2000], 1.0, &Buffers::default());
         payload[bytes * 1500..bytes * 1501].copy_from_slice(infinity);
         let delta = &mut vec![0.0; 2000];
         assert_eq!(float::read(float, &payload, delta), Err(BadElement(1500)));

@@ -12,6 +12,7 @@ use super::links::{Wave, Wires};
 use super::record::Record;
 use super::trace::Trace;
 use super::{ClosedRound, Outcome, Scenario, cid, hash, index_of, orchestrator_peer, peer};
+use crate::buffers::Buffers;
 use crate::ids::{Hash32, PeerBytes};
 use crate::job::spec::JobSpec;
 use crate::member::{self, Held, Sums};
@@ -69,6 +70,7 @@ impl Network {
     pub(super) fn new(scenario: &Scenario, spec: JobSpec) -> Self {
         let job = cid(&[b"job", &scenario.seed.to_le_bytes()]);
         let genesis = hash(&[b"genesis"]);
+        let buffers = Buffers::default();
         let host = |i| {
             let config = member::Config {
                 me: peer(i),
@@ -78,6 +80,7 @@ impl Network {
                 orchestrator: orchestrator_peer(),
                 spec: spec.clone(),
                 segment: scenario.segment,
+                buffers: buffers.clone(),
                 keys: Arc::new(StandInKeys(i)),
                 sums: Sums::True,
             };

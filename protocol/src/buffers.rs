@@ -1,19 +1,22 @@
-//! Memory of payloads that were sent, for payloads to be received: a ring passes on as much as it takes.
+//! Memory of payloads, used again: a ring passes on as much as it takes, and what the system hands out anew it first clears,
+//! page by page, which costs as much as the arithmetic.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Buffers kept at most; a ring needs about as many as frames wait for its successor.
-const KEPT: usize = 16;
+const KEPT: usize = 24;
 /// Smaller ones are not worth it.
 const SMALLEST: usize = 64 * 1024;
+/// Beside a payload's bytes, for a seal's: sent, its memory is then large enough for the next one that is received.
+const SEAL: usize = 64;
 
-/// Buffers of a node's links; clones share them.
+/// Buffers of a node's links and of the rings that use them; clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Buffers(Arc<Mutex<Vec<Vec<u8>>>>);
 
 impl Buffers {
     /// Keeps a buffer that is no longer needed.
-    pub(super) fn give(&self, buffer: Vec<u8>) {
+    pub fn give(&self, buffer: Vec<u8>) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buffer.capacity() >= SMALLEST && kept.len() < KEPT {
             kept.push(buffer);
@@ -21,13 +24,30 @@ impl Buffers {
     }
 
     /// A buffer of exactly `len` bytes, whatever they are; `None` when none kept is large enough.
-    pub(super) fn take(&self, len: usize) -> Option<Vec<u8>> {
+    #[must_use]
+    pub fn take(&self, len: usize) -> Option<Vec<u8>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A payload leaves without its seal, and comes with one: its room counts, not its length.
         let at = kept.iter().position(|buffer| buffer.capacity() >= len)?;
         let mut buffer = kept.swap_remove(at);
         buffer.resize(len, 0);
         Some(buffer)
+    }
+
+    /// The same for a payload that is to be sent and may grow to `most` bytes on its way: new memory where none is kept.
+    pub(crate) fn payload(&self, len: usize, most: usize) -> Vec<u8> {
+        let room = len.max(most) + SEAL;
+        let mut buffer = self.take(room).unwrap_or_else(|| Vec::with_capacity(room));
+        buffer.resize(len, 0);
+        buffer
+    }
+}
+
+#[cfg(test)]
+impl Buffers {
+    /// One buffer, however small.
+    pub(crate) fn holding(buffer: Vec<u8>) -> Self {
+        Self(Arc::new(Mutex::new(vec![buffer])))
     }
 }
 
@@ -51,6 +71,9 @@ mod tests {
             Some(SMALLEST),
             "the next sealed one"
         );
+        let payload = buffers.payload(SMALLEST, SMALLEST);
+        buffers.give(payload);
+        assert!(buffers.take(SMALLEST + SEAL).is_some(), "as a sealed one");
         (0..2 * KEPT).for_each(|_| buffers.give(vec![0; SMALLEST]));
         assert_eq!((0..2 * KEPT).filter_map(|_| buffers.take(1)).count(), KEPT);
     }
