@@ -3,7 +3,7 @@
 
 Run: python compare_ring.py TESTNET [--members 4] [--mib 64] [--rounds 5] [--turns 3] [--hivemind PYTHON] [--json FILE]
      python compare_ring.py TESTNET --wan [--mib 64,4] [--mbit 200] [--delay-ms 50] [--loss 0]
-TESTNET is this project's `testnet`, built with --release. gloo runs in this Python (it needs torch); hivemind in PYTHON
+TESTNET is this project's `testnet`, built with --release; --beside NAME=TESTNET is another build of it, in the same turns. gloo runs in this Python (it needs torch); hivemind in PYTHON
 (it needs hivemind and numpy < 2.3), left out without one. --wan puts every member, ours and gloo's, into a network
 namespace of its own, all joined by ../netlab (needs root): each member's uplink and downlink carry MBIT, each way takes
 DELAY_MS, so that a round trip takes twice that.
@@ -18,8 +18,8 @@ NETLAB = os.path.join(os.path.dirname(HERE), "netlab")
 GLOO_PORT = 29400
 
 
-def ours(a, wire, mib):
-    command = [a.testnet, "bench", "ring", "--members", str(a.members), "--mib", str(mib), "--rounds", str(a.rounds),
+def ours(a, testnet, wire, mib):
+    command = [testnet, "bench", "ring", "--members", str(a.members), "--mib", str(mib), "--rounds", str(a.rounds),
                "--wire", wire, "--json"]
     if a.spaces:
         prefix = a.spaces[0][0].rstrip("1")
@@ -61,14 +61,16 @@ def hivemind(a, mib, cwd):
 
 def compare(a, mib, cwd):
     """Takes the turns at one size; prints the table and gives everything that was measured."""
-    wires, load = a.wires.split(","), os.getloadavg()
-    gb_s = {w: [] for w in [*wires, "gloo", "hivemind"]}
-    runs = {w: [] for w in wires}
+    load = os.getloadavg()
+    builds = {w + ("" if not name else f" ({name})"): (testnet, w)
+              for name, testnet in a.testnets.items() for w in a.wires.split(",")}
+    gb_s = {name: [] for name in [*builds, "gloo", "hivemind"]}
+    runs = {name: [] for name in builds}
     for _ in range(a.turns):
         gb_s["gloo"].append(gloo(a, mib, cwd))
-        for wire in wires:
-            runs[wire].append(ours(a, wire, mib))
-            gb_s[wire].append(runs[wire][-1]["algbw_gb_s"])
+        for name, (testnet, wire) in builds.items():
+            runs[name].append(ours(a, testnet, wire, mib))
+            gb_s[name].append(runs[name][-1]["algbw_gb_s"])
         if a.hivemind and (figure := hivemind(a, mib, cwd)):
             gb_s["hivemind"].append(figure)
     median = {name: st.median(v) for name, v in gb_s.items() if v}
@@ -96,6 +98,7 @@ def table(a, mib, gb_s, median, runs):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("testnet")
+    p.add_argument("--beside", action="append", default=[], metavar="NAME=TESTNET")
     p.add_argument("--members", type=int, default=4)
     p.add_argument("--mib", default="64")
     p.add_argument("--rounds", type=int, default=5)
@@ -111,7 +114,8 @@ def main():
     if a.wan and "NETLAB_NAMES" not in os.environ:
         links = ["--members", a.members, "--delay-ms", a.delay_ms, "--mbit", a.mbit, "--loss", a.loss]
         os.execv(NETLAB, [NETLAB, "run", "--prefix", "ring", *map(str, links), "--", sys.executable, *sys.argv])
-    a.testnet = os.path.abspath(a.testnet)
+    builds = [("", a.testnet), *(pair.split("=", 1) for pair in a.beside)]
+    a.testnets = {name: os.path.abspath(path) for name, path in builds}
     a.spaces = list(zip(os.environ["NETLAB_NAMES"].split(), os.environ["NETLAB_ADDRESSES"].split())) if a.wan else []
     with tempfile.TemporaryDirectory() as cwd:
         sizes = [compare(a, int(mib), cwd) for mib in a.mib.split(",")]

@@ -1,12 +1,10 @@
 //! The key schedule of a link and of its epochs.
 
+use super::cipher::Cipher;
 use super::hmac::{Key, expand, hmac};
 use super::{MAC_BYTES, TAG_BYTES};
 use crate::mlkem::Secret;
 use crate::sha3_256;
-use aes_gcm::aead::AeadInOut as _;
-use aes_gcm::aead::inout::InOutBuf;
-use aes_gcm::{Aes256Gcm, KeyInit as _};
 use std::fmt;
 
 /// What both ends derive from transcript and KEM secret.
@@ -34,12 +32,12 @@ impl Schedule {
 pub(super) struct EpochKey {
     epoch: u32,
     key: Key,
-    cipher: Aes256Gcm,
+    cipher: Cipher,
 }
 
 impl EpochKey {
     pub(super) fn new(epoch: u32, key: Key) -> Self {
-        let cipher = Aes256Gcm::new_from_slice(key.as_slice()).expect("a key of 32 bytes");
+        let cipher = Cipher::new(&key);
         Self { epoch, key, cipher }
     }
 
@@ -63,27 +61,16 @@ impl EpochKey {
         sealed: &mut [u8],
     ) -> Option<()> {
         let (text, tag_bytes) = sealed.split_last_chunk_mut::<TAG_BYTES>()?;
-        let nonce = nonce(self.epoch, counter).into();
-        let buffer = if end.is_empty() {
-            InOutBuf::new(plaintext, text).ok()?
-        } else {
-            let (head, tail) = text.split_at_mut_checked(plaintext.len())?;
-            head.copy_from_slice(plaintext);
-            tail.copy_from_slice(end);
-            InOutBuf::from(text)
-        };
-        let tag = self
-            .cipher
-            .encrypt_inout_detached(&nonce, associated, buffer)
-            .ok()?;
+        let nonce = nonce(self.epoch, counter);
+        let tag = self.cipher.encrypt(nonce, associated, (plaintext, end), text)?;
         tag_bytes.copy_from_slice(&tag);
         Some(())
     }
 
-    /// Verifies the tag at `buffer`'s end, then decrypts and cuts it off; `None`, and `buffer` unchanged, when it is bad.
+    /// Verifies the tag at `buffer`'s end, then decrypts and cuts it off; `None`, and no plaintext in `buffer`, when it is bad.
     pub(super) fn decrypt(&self, counter: u64, associated: &[u8], buffer: &mut Vec<u8>) -> Option<()> {
-        let nonce = nonce(self.epoch, counter).into();
-        self.cipher.decrypt_in_place(&nonce, associated, buffer).ok()
+        self.cipher
+            .decrypt(nonce(self.epoch, counter), associated, buffer)
     }
 }
 

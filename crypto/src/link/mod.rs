@@ -26,6 +26,7 @@
 //!
 //! No clock is read here: times are the caller's monotonic milliseconds.
 
+mod cipher;
 mod error;
 mod handshake;
 mod hmac;
