@@ -78,6 +78,64 @@ fn the_newer_profile_shards_by_the_blocks_size() {
     );
 }
 
+/// The fixtures of IPIP-499, "`unixfs-v1-2025` profile", which Kubo and js-ipfs-unixfs are tested with: directories whose
+/// blocks have 262,144 bytes and one more.
+#[test]
+fn directories_at_the_newer_profiles_threshold_have_the_specifications_cids() {
+    let at = "bafybeic3h7rwruealwxkacabdy45jivq2crwz6bufb5ljwupn36gicplx4";
+    let over = "bafybeiegvuterwurhdtkikfhbxcldohmxp566vpjdofhzmnhv6o4freidu";
+    for (last, cid) in [(21, at), (22, over)] {
+        let files = fixture(4766, 11, last, "hamt-unixfs-v1-2025");
+        let added = add_map(&mut Discard, Layout::UnixfsV1Of2025, &files).unwrap();
+        assert_eq!(added.cid.to_string(), cid);
+    }
+    let none = BTreeMap::new();
+    let empty = add_map(&mut Discard, Layout::UnixfsV1Of2025, &none).unwrap();
+    assert_eq!(
+        empty.cid.to_string(),
+        "bafybeiczsscdsbs7ffqz55asqdf3smv6klcw3gofszvwlyarci47bgf354"
+    );
+}
+
+/// Files of one `x` named as the specification's fixtures are: out of the ChaCha20 stream whose key is the seed's SHA-256.
+fn fixture(count: usize, length: usize, last: usize, seed: &str) -> BTreeMap<String, Vec<u8>> {
+    let alphabet = b"abcdefghijklmnopqrstuvwxyz01234567890-_";
+    let seed = crate::content::block::cid_of(crate::content::block::RAW, seed.as_bytes());
+    let mut letters = (0..)
+        .flat_map(|number| chacha20(seed.hash().digest(), number))
+        .map(|byte| char::from(alphabet[usize::from(byte) % alphabet.len()]));
+    let lengths = (1..count).map(|_| length).chain([last]);
+    lengths
+        .map(|length| (letters.by_ref().take(length).collect(), vec![b'x']))
+        .collect()
+}
+
+/// A block of the stream (RFC 8439, section 2.3), with a nonce of zeros.
+fn chacha20(key: &[u8], number: u32) -> [u8; 64] {
+    let mut start = [0_u32; 16];
+    start[..4].copy_from_slice(&[0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]);
+    for (word, bytes) in start[4..12].iter_mut().zip(key.chunks(4)) {
+        *word = u32::from_le_bytes(bytes.try_into().unwrap());
+    }
+    start[12] = number;
+    let mut state = start;
+    let mut mix = |[a, b, c, d]: [usize; 4]| {
+        for (into, from, turned, by) in [(a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)] {
+            state[into] = state[into].wrapping_add(state[from]);
+            state[turned] = (state[turned] ^ state[into]).rotate_left(by);
+        }
+    };
+    for _ in 0..10 {
+        (0..4).for_each(|n| mix([n, n + 4, n + 8, n + 12]));
+        (0..4).for_each(|n| mix([n, (n + 1) % 4 + 4, (n + 2) % 4 + 8, (n + 3) % 4 + 12]));
+    }
+    let mut out = [0; 64];
+    for (bytes, (word, first)) in out.chunks_mut(4).zip(state.iter().zip(start)) {
+        bytes.copy_from_slice(&word.wrapping_add(first).to_le_bytes());
+    }
+    out
+}
+
 #[test]
 fn a_name_in_a_large_directory_is_found_by_the_blocks_on_its_way() {
     let (_directory, all) = store();
