@@ -24,6 +24,13 @@ impl Output {
             Self::Plain => line(plain(value).trim_end()),
         }
     }
+
+    /// A remark for people, beside what was asked for; in JSON it has a field of its own.
+    pub(super) fn note(self, text: &str) {
+        if self == Self::Plain {
+            complain(text);
+        }
+    }
 }
 
 /// One line (or several) on standard output.

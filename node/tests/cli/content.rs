@@ -98,6 +98,61 @@ fn a_store_without_a_node_does_what_needs_no_network() {
     }
 }
 
+/// Scripts take the CID from standard output; whoever looks on hears on standard error that others will not find it.
+#[test]
+fn who_keeps_content_hears_that_it_is_not_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    let genesis = genesis(dir.path(), "lab");
+    let file = dir.path().join("file");
+    fs::write(&file, "content").unwrap();
+    let file = file.to_str().unwrap();
+    let home = init(dir.path(), "node", &genesis);
+    let cid = text(&json(&home, &["content", "add", file]), "cid");
+    let car = dir.path().join("file.car");
+    let car = car.to_str().unwrap();
+    json(&home, &["content", "export", &cid, "--out", car]);
+    let commands = [
+        (["content", "add", file], cid.clone()),
+        (["content", "pin", &cid], format!("pinned {cid} as {cid}")),
+        (
+            ["content", "import", car],
+            format!("pinned {cid}\n1 blocks (7 B)"),
+        ),
+    ];
+    let hears = |reason: &str| {
+        for (command, answer) in &commands {
+            let told = json(&home, command);
+            assert_eq!(told["announced"], false, "{command:?}: {told}");
+            let plain = run(&home, command);
+            let (out, words) = (String::from_utf8(plain.stdout), String::from_utf8(plain.stderr));
+            assert_eq!(out.unwrap().trim_end(), answer, "{command:?}");
+            let words = words.unwrap();
+            let line = format!("not announced: {}", text(&told, "reason"));
+            assert!(
+                words.trim_end() == line && line.contains(reason),
+                "{command:?}: {words}"
+            );
+        }
+    };
+    hears("`hanzod run`");
+    let node = Node::start(&home, &["--reachability", "private"]);
+    hears("once others can reach this node");
+    drop(node);
+    let _open = Node::start(&home, &["--role", "bootstrap"]);
+    for (command, _) in &commands {
+        let told = json(&home, command);
+        assert_eq!(
+            (&told["announced"], &told["reason"]),
+            (&true.into(), &Value::Null)
+        );
+        assert_eq!(
+            String::from_utf8(run(&home, command).stderr).unwrap(),
+            "",
+            "{command:?}"
+        );
+    }
+}
+
 #[test]
 fn the_newer_profile_gives_other_cids() {
     let dir = tempfile::tempdir().unwrap();

@@ -102,6 +102,11 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
     };
     let answer = place.ask(&order)?;
     context.output.show(&answer, plain);
+    if let Order::Add { .. } | Order::Pin { .. } | Order::Import { .. } = order
+        && let Some(words) = show::not_announced(&answer)
+    {
+        context.output.note(&words);
+    }
     if let Order::Verify { .. } = order {
         return show::judge(&answer);
     }

@@ -107,6 +107,12 @@ pub(super) fn judge(report: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a person must know of content that is kept and that others will not find.
+pub(super) fn not_announced(kept: &Value) -> Option<String> {
+    let reason = kept.get("reason").and_then(Value::as_str)?;
+    Some(format!("not announced: {reason}"))
+}
+
 pub(super) fn provided(provided: &Value) -> String {
     let cid = text(provided, "cid");
     match provided.get("reason").and_then(Value::as_str) {

@@ -33,9 +33,11 @@ impl Content {
         let progress = self
             .fetch_for_people(cid, Pin::Named(name.clone()), meter)
             .await?;
-        // Without a network there is nobody to tell; the next start of the node does.
-        let _ = self.provide(cid).await;
-        Ok(json!({ "cid": cid.to_string(), "name": name, "fetched": progress.fetched }))
+        let reason = self.announce(&[cid]).await;
+        Ok(json!({
+            "cid": cid.to_string(), "name": name, "fetched": progress.fetched,
+            "announced": reason.is_none(), "reason": reason,
+        }))
     }
 
     pub(super) async fn command_unpin(&self, cid: &str) -> Result<Value, CommandError> {

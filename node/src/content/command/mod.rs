@@ -47,7 +47,8 @@ pub enum Command {
         /// As in `Get`.
         path: String,
     },
-    /// Fetch everything under a path and keep it. Answers `cid`, `name`, `fetched`.
+    /// Fetch everything under a path, keep it and announce it. Answers `cid`, `name`, `fetched`, `announced`, and the
+    /// `reason` why it is not, if so.
     Pin {
         /// As in `Get`.
         path: String,
@@ -89,7 +90,7 @@ pub enum Command {
         out: PathBuf,
     },
     /// Take the blocks of a CAR file in, fetch what it lacks under its roots, pin those and announce them. Answers `roots`,
-    /// `blocks`, `bytes`, `fetched`, `announced`.
+    /// `blocks`, `bytes`, `fetched`, `announced` (all of them), and the `reason` why one is not, if so.
     Import {
         /// The file.
         file: PathBuf,

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::{CommandError, Meter, Moved, PATIENCE};
+use crate::content::bitswap::Offline;
 use crate::content::car::{CarError, Imported};
 use crate::content::service::{blocking, check_asker};
 use crate::content::store::{Hold, Store, StoreError};
@@ -37,11 +38,7 @@ impl Content {
                 unixfs::add_path(&mut sink, layout, &path)
             })
             .await?;
-        let announced = self.provide(added.cid).await;
-        let reason = match &announced {
-            Ok(announcement) => announcement.reason(),
-            Err(offline) => Some(offline.to_string()),
-        };
+        let reason = self.announce(&[added.cid]).await;
         Ok(json!({
             "cid": added.cid.to_string(), "name": name, "bytes": added.bytes, "total_size": added.total_size,
             "announced": reason.is_none(), "reason": reason,
@@ -105,17 +102,11 @@ impl Content {
         let (read, lacking) = blocking(move || take_in(&store, &file, &pin_name, &meter)).await?;
         self.added();
         let fetched = self.complete(&read.roots, &lacking, &name).await?;
-        let mut announced = true;
-        for root in &read.roots {
-            // Without a network there is nobody to tell; the next start of the node does.
-            announced &= self
-                .provide(*root)
-                .await
-                .is_ok_and(|announcement| announcement.is_begun());
-        }
+        let reason = self.announce(&read.roots).await;
         let roots: Vec<String> = read.roots.iter().map(Cid::to_string).collect();
         Ok(json!({
-            "roots": roots, "blocks": read.blocks, "bytes": read.bytes, "fetched": fetched, "announced": announced,
+            "roots": roots, "blocks": read.blocks, "bytes": read.bytes, "fetched": fetched,
+            "announced": reason.is_none(), "reason": reason,
         }))
     }
 
@@ -144,6 +135,24 @@ impl Content {
             self.pin(*root, name.to_owned()).await?;
         }
         Ok(fetched)
+    }
+
+    /// Announces what has just been pinned. Says why one of the roots is not announced, if so.
+    pub(super) async fn announce(&self, roots: &[Cid]) -> Option<String> {
+        let mut reason = None;
+        for root in roots {
+            match self.provide(*root).await {
+                Ok(announcement) => reason = reason.or_else(|| announcement.reason()),
+                Err(Offline) => {
+                    return Some(
+                        "no node runs here that is connected to a network; the next one that is started (`hanzod run`) \
+                         announces what is pinned"
+                            .to_owned(),
+                    );
+                }
+            }
+        }
+        reason
     }
 
     pub(super) async fn command_provide(&self, cid: &str) -> Result<Value, CommandError> {
