@@ -3,6 +3,7 @@
 use super::ApiError;
 use super::routes::State;
 use crate::content::command::{Command, CommandError, Moved};
+use crate::content::store::StoreError;
 use crate::content::{Content, DemandError, FetchError};
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -104,6 +105,7 @@ fn api_error(error: &CommandError) -> ApiError {
         }
         CommandError::NotPinned { .. } | CommandError::Incomplete { .. } => ApiError::NotFound(text),
         CommandError::Offline(_) => ApiError::Unavailable(text),
+        CommandError::Store(StoreError::BrokenPin { .. }) => ApiError::Conflict(text),
         CommandError::Store(_) => ApiError::Internal(text),
     }
 }

@@ -292,14 +292,10 @@ fn take_in(
         }
         Ok((read, lacking))
     };
-    match once() {
-        Err(CommandError::Car(CarError::Store(StoreError::OverLimit { .. })))
-            if store.gc_soon()?.is_some() =>
-        {
-            once()
-        }
-        done => done,
-    }
+    store.with_room(
+        once,
+        |error| matches!(error, CommandError::Car(CarError::Store(error)) if error.is_full()),
+    )
 }
 
 pub(super) fn parse_cid(text: &str) -> Result<Cid, CommandError> {

@@ -7,7 +7,8 @@ use tokio::time::timeout;
 
 use super::{Content, FetchError, blocking};
 use crate::content::bitswap::{Arrival, Session};
-use crate::content::store::{Store, StoreError};
+use crate::content::block::MAX_BLOCK;
+use crate::content::store::Store;
 use crate::content::unixfs::{self, ContentPath, Entry, FileCursor, Limits, ReadError, Resolved, Walked};
 
 /// Blocks asked for at once.
@@ -45,7 +46,7 @@ impl DemandError {
 
     /// Whether the store has no room for a block.
     fn is_full(&self) -> bool {
-        matches!(self, Self::Fetch(FetchError::Store(error)) if matches!(**error, StoreError::OverLimit { .. }))
+        matches!(self, Self::Fetch(FetchError::Store(error)) if error.is_full())
     }
 }
 
@@ -153,7 +154,8 @@ impl Demand {
             match self.some_blocks(some).await {
                 Err(error) if error.is_full() => {
                     let store = self.content.store.clone();
-                    if blocking(move || store.gc_soon())
+                    let needed = (some.len() * MAX_BLOCK) as u64;
+                    if blocking(move || store.gc_soon(needed))
                         .await
                         .map_err(FetchError::from)?
                         .is_none()

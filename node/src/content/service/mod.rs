@@ -145,12 +145,7 @@ impl Content {
     pub async fn put_block(&self, codec: u64, data: Vec<u8>) -> Result<Cid, StoreError> {
         let store = Arc::clone(&self.store);
         let cid = blocking(move || {
-            let cid = match store.put_new(codec, &data) {
-                Err(StoreError::OverLimit { .. }) if store.gc_soon()?.is_some() => {
-                    store.put_new(codec, &data)?
-                }
-                put => put?,
-            };
+            let cid = store.with_room(|| store.put_new(codec, &data), StoreError::is_full)?;
             store.flush().map(|()| cid)
         })
         .await?;
@@ -272,10 +267,10 @@ impl Content {
                 keep(&store, &added.cid, &pin)?;
                 Ok::<_, AddError>(added)
             };
-            match once() {
-                Err(AddError::Store(StoreError::OverLimit { .. })) if store.gc_soon()?.is_some() => once(),
-                done => done,
-            }
+            store.with_room(
+                once,
+                |error| matches!(error, AddError::Store(error) if error.is_full()),
+            )
         })
         .await?;
         self.fetcher.added();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use cid::Cid;
 
-use crate::content::block::BlockError;
+use crate::content::block::{BlockError, MAX_BLOCK};
 
 /// Why the store could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,18 @@ pub enum StoreError {
         /// The block.
         cid: Cid,
     },
+    /// A block with links is missing under a pinned root.
+    #[error(
+        "block {cid} is missing under the pin {root}, and what it links to cannot be told from what nobody keeps. \
+         `hanzod content verify --repair` fetches it, adding the content again makes it anew, and `hanzod content unpin \
+         {root}` lets all of it go"
+    )]
+    BrokenPin {
+        /// The pinned root.
+        root: Cid,
+        /// The block.
+        cid: Cid,
+    },
     /// Nobody waits for it any longer.
     #[error("ended half-way: whoever asked for it has gone away; ask again")]
     Abandoned,
@@ -71,6 +83,21 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether a collection may help.
+    pub(in crate::content) fn is_full(&self) -> bool {
+        self.lacks().is_some()
+    }
+
+    /// How many bytes of room a block needed, if it was that.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "few are about room")]
+    pub(in crate::content) fn lacks(&self) -> Option<u64> {
+        match self {
+            Self::OverLimit { size, .. } => Some(*size),
+            Self::DiskFull { .. } => Some(MAX_BLOCK as u64),
+            _ => None,
+        }
+    }
+
     /// Names the path and sorts out a full disk.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

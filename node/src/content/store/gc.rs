@@ -15,6 +15,11 @@ use crate::content::unixfs;
 /// How long those who need room wait for adds to end.
 const TRIES_FOR_ROOM: u32 = 100;
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// Where a pin is broken so many parts of the store's limit are collected beyond what is needed: each collection reads all
+/// that is pinned.
+const AHEAD: u64 = 16;
+/// Parts of the store's limit that are asked for in turn by those who cannot say how much they need.
+const MORE_EACH_TIME: [u64; 3] = [16, 2, 1];
 
 /// What a collection did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -27,6 +32,37 @@ pub struct GcReport {
     pub freed: u64,
     /// Blocks that a pinned root links to but that are not held.
     pub missing: u64,
+}
+
+/// How much a collection takes of what nothing reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::content) enum Extent {
+    Nothing,
+    All,
+    /// The newest, up to so many bytes: what lies under a broken pin was here when it was made.
+    Newest(u64),
+}
+
+/// What is kept.
+#[derive(Debug, Default)]
+struct Marked {
+    keys: HashSet<Key>,
+    /// Blocks under pins that are not held.
+    missing: u64,
+    broken: Option<Broken>,
+}
+
+/// A pin under which a block is missing that may have links.
+#[derive(Debug, Clone, Copy)]
+struct Broken {
+    root: Cid,
+    cid: Cid,
+}
+
+impl From<Broken> for StoreError {
+    fn from(Broken { root, cid }: Broken) -> Self {
+        Self::BrokenPin { root, cid }
+    }
 }
 
 /// What verification found.
@@ -45,43 +81,69 @@ impl Store {
     /// looked at meanwhile is kept.
     ///
     /// # Errors
-    /// [`StoreError::Io`], [`StoreError::BadPin`].
+    /// [`StoreError::BrokenPin`] when a block with links is missing under a pin: what it leads to cannot be told from what
+    /// nobody keeps, and nothing is removed. [`StoreError::Io`], [`StoreError::BadPin`].
     pub fn gc(&self) -> Result<GcReport, StoreError> {
         let no_adds = self.adding.write().unwrap_or_else(PoisonError::into_inner);
-        let always = |_: u64| true;
-        Ok(self.collect_if(&no_adds, always)?.unwrap_or_default())
+        let all = |marked: &Marked| marked.broken.map_or(Ok(Extent::All), |broken| Err(broken.into()));
+        self.collect_as(&no_adds, all).map(|(_, report)| report)
     }
 
-    /// As [`Store::gc`], for those who need room: nothing when adds that run do not end within some seconds.
+    /// As [`Store::gc`], for those who need room and cannot wait for anybody to repair a pin: where one is broken it goes
+    /// only as far as `needed` bytes ask for. Nothing when adds that run do not end within some seconds.
     ///
     /// # Errors
-    /// As [`Store::gc`].
-    pub(in crate::content) fn gc_soon(&self) -> Result<Option<GcReport>, StoreError> {
-        let always = |_: u64| true;
-        self.no_adds_soon()
-            .map_or(Ok(None), |no_adds| self.collect_if(&no_adds, always))
+    /// [`StoreError::Io`], [`StoreError::BadPin`].
+    pub(in crate::content) fn gc_soon(&self, needed: u64) -> Result<Option<Extent>, StoreError> {
+        let Some(no_adds) = self.no_adds_soon() else {
+            return Ok(None);
+        };
+        let collected = self.collect_as(&no_adds, |marked| Ok(self.extent(marked, needed)))?;
+        Ok(Some(collected.0))
+    }
+
+    /// Does `work`, and again after a collection, of more each time, for as long as it meets a full store.
+    ///
+    /// # Errors
+    /// Those of `work` and of [`Store::gc_soon`].
+    pub(in crate::content) fn with_room<T, E: From<StoreError>>(
+        &self,
+        work: impl Fn() -> Result<T, E>,
+        is_full: impl Fn(&E) -> bool,
+    ) -> Result<T, E> {
+        let mut done = work();
+        for needed in MORE_EACH_TIME.map(|parts| self.limit / parts) {
+            match &done {
+                Err(error) if is_full(error) => {}
+                _ => return done,
+            }
+            match self.gc_soon(needed)? {
+                None => return done,
+                Some(Extent::All | Extent::Nothing) => return work(),
+                Some(Extent::Newest(_)) => done = work(),
+            }
+        }
+        done
     }
 
     /// Makes room for `needed` bytes by collecting, unless there is room, or would not be enough even then. Returns the
     /// room there is now.
     ///
     /// # Errors
-    /// As [`Store::gc`].
+    /// As [`Store::gc_soon`].
     pub(in crate::content) fn make_room(&self, needed: u64) -> Result<Room, StoreError> {
         let room = self.room()?;
         if needed > room.limit.min(room.disk)
             && let Some(no_adds) = self.no_adds_soon()
         {
             let used = self.used.load(Ordering::Relaxed);
-            let is_enough = |kept: u64| {
-                let freed = used.saturating_sub(kept);
-                needed
-                    <= room
-                        .limit
-                        .saturating_add(freed)
-                        .min(room.disk.saturating_add(freed))
+            let extent = |marked: &Marked| {
+                let freed = used.saturating_sub(self.bytes_of(marked));
+                let most = room.limit.min(room.disk).saturating_add(freed);
+                let extent = self.extent(marked, needed.saturating_sub(room.limit.min(room.disk)));
+                Ok(if needed <= most { extent } else { Extent::Nothing })
             };
-            self.collect_if(&no_adds, is_enough)?;
+            self.collect_as(&no_adds, extent)?;
         }
         self.room()
     }
@@ -97,21 +159,35 @@ impl Store {
         None
     }
 
-    /// Collects if `is_worth_it` says so of the bytes that would be kept.
-    fn collect_if(
+    /// Collects as far as `extent` says of what would be kept.
+    fn collect_as(
         &self,
         _no_adds: &RwLockWriteGuard<'_, ()>,
-        is_worth_it: impl FnOnce(u64) -> bool,
-    ) -> Result<Option<GcReport>, StoreError> {
+        extent: impl FnOnce(&Marked) -> Result<Extent, StoreError>,
+    ) -> Result<(Extent, GcReport), StoreError> {
         *lock(&self.young) = Some(HashSet::new());
-        let report = self.mark().and_then(|(marked, missing)| {
-            let kept = marked.iter().filter_map(|key| self.layout.size(key)).sum();
-            is_worth_it(kept)
-                .then(|| self.sweep(&marked, missing))
-                .transpose()
+        let collected = self.mark().and_then(|marked| {
+            let extent = extent(&marked)?;
+            Ok((extent, self.sweep(&marked, extent)?))
         });
         *lock(&self.young) = None;
-        report
+        collected
+    }
+
+    /// How far those go who need `needed` bytes of room.
+    fn extent(&self, marked: &Marked, needed: u64) -> Extent {
+        let Some(broken) = marked.broken else {
+            return Extent::All;
+        };
+        let broken = StoreError::from(broken);
+        tracing::warn!(
+            "room is needed, and blocks are removed that may belong to a pin, the newest first: {broken}"
+        );
+        Extent::Newest(needed.saturating_add(self.limit / AHEAD))
+    }
+
+    fn bytes_of(&self, marked: &Marked) -> u64 {
+        marked.keys.iter().filter_map(|key| self.layout.size(key)).sum()
     }
 
     /// Reads every block and removes those that are damaged.
@@ -139,7 +215,7 @@ impl Store {
     pub fn incomplete(&self) -> Result<Vec<Cid>, StoreError> {
         let mut roots = Vec::new();
         for (root, _) in self.pins()? {
-            if self.mark_from(vec![root])?.1 > 0 {
+            if self.missing_under(root)? > 0 {
                 roots.push(root);
             }
         }
@@ -151,52 +227,96 @@ impl Store {
     /// # Errors
     /// [`StoreError::Io`].
     pub(in crate::content) fn missing_under(&self, root: Cid) -> Result<u64, StoreError> {
-        Ok(self.mark_from(vec![root])?.1)
+        let mut marked = Marked::default();
+        self.mark_from(root, &mut marked)?;
+        Ok(marked.missing)
     }
 
-    fn mark(&self) -> Result<(HashSet<Key>, u64), StoreError> {
-        let mut roots: Vec<Cid> = self.pins()?.into_iter().map(|(cid, _)| cid).collect();
-        roots.extend(lock(&self.protected).keys());
-        self.mark_from(roots)
+    fn mark(&self) -> Result<Marked, StoreError> {
+        let mut marked = Marked::default();
+        for (root, _) in self.pins()? {
+            self.mark_from(root, &mut marked)?;
+        }
+        // What is protected may be on its way here: blocks that it lacks say nothing of the store.
+        let (missing, broken) = (marked.missing, marked.broken);
+        let protected: Vec<Cid> = lock(&self.protected).keys().copied().collect();
+        for root in protected {
+            self.mark_from(root, &mut marked)?;
+        }
+        (marked.missing, marked.broken) = (missing, broken);
+        Ok(marked)
     }
 
-    /// Everything under `todo`, and how many blocks of it are not held.
-    fn mark_from(&self, mut todo: Vec<Cid>) -> Result<(HashSet<Key>, u64), StoreError> {
-        let (mut marked, mut missing) = (HashSet::new(), 0);
+    /// Marks everything under `root`, as far as its blocks are held.
+    fn mark_from(&self, root: Cid, marked: &mut Marked) -> Result<(), StoreError> {
+        let mut todo = vec![root];
         while let Some(cid) = todo.pop() {
-            if !marked.insert(Key::of(&cid)) {
+            if !marked.keys.insert(Key::of(&cid)) {
                 continue;
             }
             if !unixfs::may_have_links(&cid) {
-                missing += u64::from(!self.has(&cid));
+                marked.missing += u64::from(!self.has(&cid));
                 continue;
             }
             match self.get(&cid) {
                 // A block that is no valid node links to nothing we could lose.
                 Ok(Some(data)) => todo.extend(unixfs::links(&cid, &data).unwrap_or_default()),
-                Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Block(_)) => missing += 1,
+                Ok(None) | Err(StoreError::Corrupt { .. } | StoreError::Block(_)) => {
+                    marked.missing += 1;
+                    marked.broken.get_or_insert(Broken { root, cid });
+                }
                 Err(other) => return Err(other),
             }
         }
-        Ok((marked, missing))
+        Ok(())
     }
 
-    fn sweep(&self, marked: &HashSet<Key>, missing: u64) -> Result<GcReport, StoreError> {
+    fn sweep(&self, marked: &Marked, extent: Extent) -> Result<GcReport, StoreError> {
         let mut report = GcReport {
-            missing,
+            missing: marked.missing,
             ..GcReport::default()
         };
-        self.layout.for_each(|key, size| {
-            check_asker()?;
-            if marked.contains(&key) || self.collect(&key)? == Presence::Absent {
-                report.kept += 1;
-            } else {
-                report.removed += 1;
-                report.freed += size;
+        match extent {
+            Extent::Nothing => {}
+            Extent::All => self
+                .layout
+                .for_each(|key, size| self.sweep_one(marked, &key, size, &mut report))?,
+            Extent::Newest(needed) => {
+                let mut loose = Vec::new();
+                self.layout.for_each(|key, size| {
+                    check_asker()?;
+                    if !marked.keys.contains(&key) {
+                        loose.push((self.layout.written(&key), size, key));
+                    }
+                    Ok(())
+                })?;
+                loose.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
+                for (_, size, key) in loose {
+                    if report.freed >= needed {
+                        break;
+                    }
+                    self.sweep_one(marked, &key, size, &mut report)?;
+                }
             }
-            Ok(())
-        })?;
+        }
         Ok(report)
+    }
+
+    fn sweep_one(
+        &self,
+        marked: &Marked,
+        key: &Key,
+        size: u64,
+        report: &mut GcReport,
+    ) -> Result<(), StoreError> {
+        check_asker()?;
+        if marked.keys.contains(key) || self.collect(key)? == Presence::Absent {
+            report.kept += 1;
+        } else {
+            report.removed += 1;
+            report.freed += size;
+        }
+        Ok(())
     }
 
     /// Removes the block unless somebody touched it; the lock keeps a touch from falling between the two.

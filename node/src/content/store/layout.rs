@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use cid::Cid;
 use cid::multibase::Base;
@@ -81,6 +82,11 @@ impl Layout {
             .ok()
             .filter(fs::Metadata::is_file)
             .map(|data| data.len())
+    }
+
+    /// When a block's file was written, as far as the file system knows.
+    pub(super) fn written(&self, key: &Key) -> Option<SystemTime> {
+        fs::metadata(self.path(key)).and_then(|data| data.modified()).ok()
     }
 
     /// Opens a block's file; nothing when there is none.
