@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use cid::Cid;
 use hanzod::content::bitswap;
 use hanzod::content::command::{Command, CommandError, Moved};
-use hanzod::content::{ContentPath, FetchError, Pin, block, car};
+use hanzod::content::{ContentPath, FetchError, FetchRequest, Pin, block, car};
 use tokio::sync::watch;
 
 use crate::support::{MIB, Node, noise_bytes, request};
@@ -261,4 +262,57 @@ async fn every_pin_that_is_not_whole_is_tried() {
         (failed, report["repaired"].as_array().unwrap().len()),
         (expected, 0)
     );
+}
+
+/// What a root declares is only a hint, and others may take the room that there was: a fetch that meets the limit on its way
+/// goes on in the room of what nobody keeps, and pins nothing when there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fetch_that_meets_the_limit_on_its_way_makes_room() {
+    let directory = tempfile::tempdir().unwrap();
+    for (megabytes, fits) in [(2, true), (6, false)] {
+        let mut dag = Dag::default();
+        let leaves: Vec<Cid> = (0..megabytes)
+            .map(|seed| dag.raw(&noise_bytes(MIB, 40 + seed)))
+            .collect();
+        // It declares 10 bytes for each.
+        let names: Vec<String> = (0..leaves.len()).map(|number| number.to_string()).collect();
+        let links: Vec<_> = names
+            .iter()
+            .zip(&leaves)
+            .map(|(name, leaf)| (name.as_str(), *leaf, 10))
+            .collect();
+        let root = dag.directory(&links);
+        let giver = crate::wicked::serve(dag.blocks);
+        let node = full(&directory.path().join(megabytes.to_string())).await;
+        let mine = noise_bytes(MIB / 8, 1);
+        let keep = Pin::Named("mine".to_owned());
+        let mine = node.content.add_bytes(mine, keep).await.unwrap().cid;
+        node.dial_at(giver).await;
+        let pin = Pin::Named("fetched".to_owned());
+        let request = FetchRequest {
+            pin,
+            ..request(root, &[])
+        };
+        let ended = node.content.fetch_dag(request).finish().await;
+        let pins: Vec<Cid> = node
+            .content
+            .pins()
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|(cid, _)| cid)
+            .collect();
+        if fits {
+            assert!(ended.unwrap().fetched >= 2 * MIB as u64);
+            assert!(pins.contains(&root));
+        } else {
+            let error = ended.unwrap_err();
+            assert!(error.to_string().contains("content.limit_mib"), "{error}");
+            assert_eq!(pins, [mine]);
+            // Nothing holds on to what came.
+            node.content.gc().await.unwrap();
+            assert_eq!(node.content.stat().await.unwrap().blocks, 1);
+        }
+        assert!(node.content.cat(mine.into(), u64::MAX).await.is_ok());
+    }
 }

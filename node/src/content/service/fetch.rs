@@ -205,7 +205,10 @@ impl Walk<'_> {
                 .next()
                 .await
                 .map_err(|reason| offline(self.request.root, reason))?;
-            self.on_arrival(arrival)?;
+            match arrival {
+                Arrival::Stored { cid, size } => self.on_stored(cid, size)?,
+                Arrival::Failed { cid, error } => self.on_failed(cid, error).await?,
+            }
         }
     }
 
@@ -254,12 +257,20 @@ impl Walk<'_> {
         }
     }
 
-    fn on_arrival(&mut self, arrival: Arrival) -> Result<(), FetchError> {
+    /// Others may have taken the room that there was, or the root may declare too little: a block that met a full store is
+    /// asked for again when collection has made room for more.
+    async fn on_failed(&mut self, cid: Cid, error: Arc<StoreError>) -> Result<(), FetchError> {
         self.wanted -= 1;
-        let (cid, size) = match arrival {
-            Arrival::Stored { cid, size } => (cid, size),
-            Arrival::Failed { error, .. } => return Err(FetchError::Store(error)),
-        };
+        match error.lacks() {
+            Some(needed) if room::make_some(Arc::clone(&self.content.store), needed).await? => {
+                self.want(vec![cid.into()]).await
+            }
+            _ => Err(FetchError::Store(error)),
+        }
+    }
+
+    fn on_stored(&mut self, cid: Cid, size: u64) -> Result<(), FetchError> {
+        self.wanted -= 1;
         self.progress.fetched += size;
         if unixfs::may_have_links(&cid) {
             // Looked up like what was there before, which counts it and finds its links.

@@ -36,6 +36,18 @@ pub(super) async fn make(store: Arc<Store>, root: Cid, declared: u64) -> Result<
     .await
 }
 
+/// Makes room for `needed` bytes, if there is none. Says whether there is some.
+///
+/// # Errors
+/// [`StoreError`].
+pub(super) async fn make_some(store: Arc<Store>, needed: u64) -> Result<bool, StoreError> {
+    blocking(move || {
+        let room = store.make_room(needed)?;
+        Ok(room.limit.min(room.disk) >= needed)
+    })
+    .await
+}
+
 /// Bytes of blocks under `root` that are here.
 fn held(store: &Store, root: Cid) -> Result<u64, StoreError> {
     let (mut bytes, mut seen, mut todo) = (0, HashSet::from([root]), vec![root]);
