@@ -5,7 +5,8 @@ use std::time::Duration;
 /// Deadlines and bounds of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// A peer that was asked and sends less than 64 KiB in this time loses what it was asked for to the others.
+    /// A peer that was asked and sends less than 64 KiB in this time, or less than an eighth of what another would, loses
+    /// what it was asked for to the others.
     pub stall: Duration,
     /// How long a peer that stalled, or could not be reached, is left alone at first; doubles up to sixteen times.
     pub rest: Duration,

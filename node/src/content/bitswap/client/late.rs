@@ -11,7 +11,7 @@ use super::{Action, Client, Peer, Stage};
 use crate::content::bitswap::message::Entry;
 
 impl Client {
-    /// Takes everything back from peers that answer nothing, and what has waited too long from those that answer
+    /// Takes everything back from peers that answer nothing, or far less than others would, and what has waited too long from those that answer
     /// something else.
     pub(super) fn release_late(&mut self, now: Instant, out: &mut Vec<Action>) {
         let config = self.config;
@@ -22,7 +22,9 @@ impl Client {
             .filter(|(_, peer)| is_stalled(peer))
             .map(|(id, _)| *id)
             .collect();
-        for id in stalled {
+        let outpaced = self.outpaced(now).into_iter();
+        let lost: BTreeSet<PeerId> = outpaced.chain(stalled).collect();
+        for id in lost {
             let cids = self.release(&id);
             self.peer(now, id).rest(now, &config);
             out.push(Action::Stalled(id));

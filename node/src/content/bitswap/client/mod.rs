@@ -8,6 +8,7 @@
 mod arrive;
 mod assign;
 mod late;
+mod outpaced;
 mod peer;
 mod providers;
 mod window;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use cid::Cid;
 
+use super::outpaced::Lately;
 use super::window::Window;
 use crate::content::bitswap::{Config, MAX_WANTS};
 use crate::content::block::MAX_BLOCK;
@@ -65,6 +66,7 @@ pub(super) struct Peer {
     /// Blocks of which only the presence was asked.
     probed: BTreeSet<Cid>,
     window: Window,
+    lately: Lately,
     /// The last answer to what it was asked, or bytes that may become one.
     progress: Instant,
     /// How long it had answered nothing when what it was asked was taken back without its fault.
@@ -108,6 +110,7 @@ impl Peer {
             letter_bytes: 0,
             probed: BTreeSet::new(),
             window: Window::new(now),
+            lately: Lately::new(now),
             progress: now,
             spent: Duration::ZERO,
             unanswered: 0,
@@ -196,6 +199,7 @@ impl Peer {
         if self.asked.is_empty() {
             self.progress = now;
             self.window.begin(now);
+            self.lately = Lately::new(now);
         }
         self.forget(&cid);
         let size = self.window.expect(size);
@@ -214,6 +218,7 @@ impl Peer {
 
     /// Takes note of a block; says whether it had been asked for at some time.
     pub(super) fn on_block(&mut self, now: Instant, cid: &Cid, size: u64) -> Asked {
+        self.lately.on_block(size);
         match self.forget(cid) {
             Some(request) => {
                 let delay = now.saturating_duration_since(request.since);
@@ -239,6 +244,7 @@ impl Peer {
 
     /// [`PROGRESS`] bytes of a message have come. They may be of the answer, as long as they are not more than that has.
     pub(super) fn on_bytes(&mut self, now: Instant) {
+        self.lately.on_bytes(PROGRESS);
         self.unanswered += PROGRESS;
         if self.unanswered <= self.asked_bytes.max(MAX_BLOCK as u64) {
             self.progress = now;
@@ -266,6 +272,17 @@ impl Peer {
             .filter(|(_, request)| now >= request.since + config.stall * request.turns)
             .map(|(cid, _)| *cid)
             .collect()
+    }
+
+    /// Bytes a second of the last `time`, once in each.
+    pub(super) fn rate_after(&mut self, now: Instant, time: Duration) -> Option<f64> {
+        self.lately.rate_after(now, time)
+    }
+
+    /// Bytes a second that it has shown, if it is there and nothing has been wrong with it since.
+    pub(super) fn proven_rate(&self, now: Instant) -> Option<f64> {
+        let is_fine = self.link == Link::Connected && self.failures == 0 && !self.is_out(now);
+        is_fine.then(|| self.window.rate())
     }
 
     /// What it was asked at least `age` ago, and when.

@@ -1,4 +1,5 @@
 mod bad_peers;
+mod outpaced;
 mod told;
 
 use super::*;

@@ -108,6 +108,11 @@ impl Window {
         self.rate = 0.0;
     }
 
+    /// Bytes a second as last measured, 0 if they have not been.
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
+    }
+
     /// How many bytes may be outstanding.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
