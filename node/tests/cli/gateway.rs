@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 
 const HTML: &str = "text/html,application/xhtml+xml,*/*;q=0.8";
 
-struct Answer {
-    status: u16,
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(header, _)| header == name);
         found.map(|(_, value)| value.as_str())
     }
@@ -30,7 +30,7 @@ fn connect(home: &Path) -> TcpStream {
     socket
 }
 
-fn ask(home: &Path, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub(crate) fn ask(home: &Path, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
     let mut socket = connect(home);
     // HTTP 1.0 has no chunks.
     let mut head = format!("{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n");

@@ -7,6 +7,7 @@ mod content;
 mod content_killed;
 mod delta;
 mod gateway;
+mod gateway_car;
 mod hub;
 mod killed;
 mod limits;

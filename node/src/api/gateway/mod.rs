@@ -1,15 +1,17 @@
 //! `GET /ipfs/CID/path`: a path gateway (<https://specs.ipfs.tech/http-gateways/path-gateway/>) on the local API, for
 //! browsers, `curl` and programs that read over HTTP. Files come with ranges, directories as their `index.html`, as a
 //! listing, or as JSON; `?format=raw` gives one block and `?format=car` the blocks that lead to the path's end and everything
-//! under it. Other formats are refused.
+//! under it, or as much as `dag-scope` and `entity-bytes` say. Other formats are refused.
 //!
 //! It needs no token, as a browser has none: it reads public content and changes nothing. Requests that name another
 //! host than this machine are refused, so that a web page cannot reach it under a name of its own.
 
 mod blocks;
+mod car;
 mod directory;
 mod file;
 mod range;
+mod wanted;
 
 use super::ApiError;
 use super::routes::State;
@@ -24,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde::Deserialize;
 use std::net::IpAddr;
+use wanted::Wanted;
 
 /// Content never changes under its CID.
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=29030400, immutable");
@@ -50,8 +53,16 @@ struct Asked<'a> {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 struct Options {
     format: Option<String>,
+    /// Of a CAR: how much of the graph.
+    dag_scope: Option<String>,
+    /// Of a CAR: which bytes of a file.
+    entity_bytes: Option<String>,
+    car_version: Option<String>,
+    car_order: Option<String>,
+    car_dups: Option<String>,
     /// The name a browser saves the file under.
     filename: Option<String>,
 }
@@ -64,7 +75,7 @@ enum Format {
     /// One block.
     Raw,
     /// Blocks, as a CAR.
-    Car,
+    Car(Wanted),
 }
 
 impl Format {
@@ -78,7 +89,7 @@ impl Format {
         };
         match options.format.as_deref() {
             Some("raw") => return Ok(Self::Raw),
-            Some("car") => return Ok(Self::Car),
+            Some("car") => return Wanted::asked(options, headers).map(Self::Car),
             Some(other) => return unknown(other),
             None => {}
         }
@@ -86,7 +97,7 @@ impl Format {
             return Ok(Self::Raw);
         }
         if accepts(headers, "application/vnd.ipld.car") {
-            return Ok(Self::Car);
+            return Wanted::asked(options, headers).map(Self::Car);
         }
         let refused = NEVER_GIVEN.iter().find(|kind| accepts(headers, kind));
         match refused.filter(|_| !accepts(headers, "*/*") && !accepts(headers, "text/html")) {
@@ -143,7 +154,7 @@ async fn answer(
     };
     let mut response = match format {
         Format::Raw => blocks::raw(&asked, demand).await?,
-        Format::Car => blocks::car(&asked, walked.blocks).await?,
+        Format::Car(wanted) => car::serve(&asked, walked.blocks, demand, wanted).await?,
         Format::Plain => {
             let found = demand.resolve(walked.end.into()).await;
             match found.map_err(|error| refused(&error))?.kind {

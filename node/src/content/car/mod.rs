@@ -13,7 +13,7 @@ mod write;
 
 pub use error::CarError;
 pub use read::{Imported, read, read_file};
-pub use write::{Exported, Frames, More, write, write_file};
+pub use write::{Duplicates, Exported, Frames, More, write, write_file};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
+mod scoped;
+
 use super::*;
 use crate::content::block::{DAG_CBOR, RAW, cid_of};
 use crate::content::store::{Config, Store};
-use crate::content::unixfs::{self, Layout};
+use crate::content::unixfs::{self, Layout, Scope};
 use cid::Cid;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -200,7 +202,10 @@ fn the_way_to_a_root_comes_before_it() {
         &unixfs::ContentPath::from(root).join("inner").join("small"),
     )
     .unwrap();
-    let (mut frames, mut bytes) = (Frames::new(walked.end, &walked.blocks).unwrap(), Vec::new());
+    let (mut frames, mut bytes) = (
+        Frames::new(walked.end, &walked.blocks, Scope::All, Duplicates::Once).unwrap(),
+        Vec::new(),
+    );
     while frames.append_to(&from, &mut bytes).unwrap() == More::Yes {}
     let (_directory, to) = store();
     let taken = read(&to, bytes.as_slice(), |_| ()).unwrap();

@@ -15,6 +15,7 @@ mod path;
 mod patient;
 mod read;
 mod reader;
+mod scope;
 mod unfold;
 
 pub use add::{Added, BlockSink, Discard, add_map, add_path, add_reader, measure};
@@ -27,6 +28,8 @@ pub(crate) use path::{escape_url, is_safe_name};
 pub use read::{Entry, EntryKind, Resolved, list, resolve};
 pub(crate) use read::{Walked, walk};
 pub use reader::{FileCursor, FileReader};
+pub use scope::Scope;
+pub(in crate::content) use scope::scoped_links;
 
 #[cfg(test)]
 mod tests;
