@@ -3,6 +3,7 @@
 use super::codec::BytesCodec;
 use super::hello::MAX_HELLO;
 use super::records::Records;
+use super::retest::Tests;
 use super::{Config, MAX_SYNC_REPLY, MAX_SYNC_REQUEST, Mdns, SYNC_DEADLINE, Topic};
 use crate::content::bitswap;
 use crate::role::{Role, Roles};
@@ -45,7 +46,7 @@ pub(crate) struct Behaviour {
     pub(crate) relay: Toggle<relay::Behaviour>,
     pub(crate) relayed: relay::client::Behaviour,
     pub(crate) hole_punch: dcutr::Behaviour,
-    pub(crate) reach_client: autonat::v2::client::Behaviour,
+    pub(crate) reach_client: Tests,
     pub(crate) reach_server: Toggle<autonat::v2::server::Behaviour>,
 }
 
@@ -91,7 +92,7 @@ impl Behaviour {
                 .into(),
             relayed,
             hole_punch: dcutr::Behaviour::new(local),
-            reach_client: autonat::v2::client::Behaviour::default(),
+            reach_client: Tests::default(),
             // Dialling what strangers name is for those who offered to help others join.
             reach_server: is_bootstrap.then(autonat::v2::server::Behaviour::default).into(),
         })

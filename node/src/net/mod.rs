@@ -30,6 +30,7 @@ mod muxer;
 mod peers;
 mod reach;
 mod records;
+mod retest;
 mod security;
 mod tls;
 mod topic;

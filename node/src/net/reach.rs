@@ -243,6 +243,17 @@ impl Observations {
         self.relayed.iter()
     }
 
+    /// What could not be reached, where that is why nobody reaches the node directly.
+    pub(crate) fn failed(&self, now: Instant) -> Vec<Multiaddr> {
+        let is_asked = matches!(self.config, Reachability::Auto | Reachability::Tested);
+        if !is_asked || !self.reach(now).needs_relay() {
+            return Vec::new();
+        }
+        let failed = self.candidates.iter();
+        let failed = failed.filter(|(_, outcome)| **outcome == Outcome::Failed);
+        failed.map(|(address, _)| address.clone()).collect()
+    }
+
     pub(crate) fn reach(&self, now: Instant) -> Reach {
         match self.config {
             Reachability::Public => return Reach::Public,
@@ -449,6 +460,24 @@ mod tests {
         assert_eq!(seen.reach(at(13)), Reach::Private);
         seen.on_confirmed(quic);
         assert_eq!(seen.reach(at(14)), Reach::Public);
+    }
+
+    /// They are what is tested again.
+    #[test]
+    fn what_failed_counts_while_nobody_reaches_the_node_and_the_operator_has_not_spoken() {
+        let mut seen = open();
+        let quic = address("/ip4/8.8.8.8/udp/4011/quic-v1");
+        seen.on_failed(at(5), &address(OURS));
+        seen.on_failed(at(5), &quic);
+        seen.on_confirmed(address("/ip4/9.9.9.9/tcp/4011/p2p-circuit"));
+        assert_eq!(seen.failed(at(6)), [address(OURS), quic.clone()]);
+        seen.on_confirmed(quic.clone());
+        assert_eq!(seen.failed(at(7)), []);
+        seen.on_expired(&quic);
+        assert_eq!(seen.failed(at(8)), [address(OURS)]);
+        let mut seen = Observations::new(Reachability::Private);
+        seen.on_failed(at(1), &address(OURS));
+        assert_eq!((seen.reach(at(2)), seen.failed(at(2))), (Reach::Private, vec![]));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::super::reach::{Observations, Reach, Reachability, is_circuit, is_public};
 use super::super::records::MAX_OWN;
+use super::super::retest::Retests;
 use super::super::{Config, NetError, ReachInfo, peer_of};
 use super::Driver;
 use crate::content::bitswap::Announcement;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Relays used at once.
 const RELAYS: usize = 2;
+/// Bootstrap nodes that are asked to test addresses again.
+const TESTERS: usize = 2;
 /// The pause after a relay had no place, doubled up to the longest: relays count requests.
 const FIRST_PAUSE: Duration = Duration::from_secs(15);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
@@ -40,6 +43,7 @@ pub(super) fn remote_address(peer: PeerId, endpoint: &ConnectedPoint) -> Multiad
 pub(super) struct Reaching {
     seen: Observations,
     now: Reach,
+    retests: Retests,
     /// What the operator has been told to do about.
     advised: Vec<Reach>,
     /// Keys of content that this node announces, or will once it is reachable.
@@ -65,6 +69,7 @@ impl Reaching {
         Self {
             now: seen.reach(Instant::now()),
             seen,
+            retests: Retests::default(),
             advised: Vec::new(),
             provided: BTreeSet::new(),
             to_provide: VecDeque::new(),
@@ -226,7 +231,40 @@ impl Driver {
         if self.reaching.seen.wants_relay(Instant::now()) {
             self.ask_relays();
         }
+        self.test_again();
         self.announce_some();
+    }
+
+    /// Has addresses that failed tested again once in a while: a port may have been forwarded since.
+    fn test_again(&mut self) {
+        let now = Instant::now();
+        let failed = self.reaching.seen.failed(now);
+        if !self.reaching.retests.is_due(now, &failed) {
+            return;
+        }
+        tracing::debug!(
+            addresses = failed.len(),
+            "tests again whether others reach this node"
+        );
+        self.swarm.behaviour_mut().reach_client.begin_anew(&failed);
+        let testers: Vec<(PeerId, Multiaddr)> = self
+            .bootstrap
+            .iter()
+            .filter_map(|address| Some((peer_of(address)?, address.clone())))
+            .filter(|(peer, _)| self.swarm.is_connected(peer))
+            .take(TESTERS)
+            .collect();
+        for (peer, address) in testers {
+            // Beside the connection that there is, which the new round does not know.
+            let options = DialOpts::peer_id(peer)
+                .condition(PeerCondition::Always)
+                .addresses(vec![address])
+                .allocate_new_port()
+                .build();
+            if let Err(error) = self.swarm.dial(options) {
+                tracing::debug!(%peer, %error, "cannot ask the bootstrap node for another test");
+            }
+        }
     }
 
     /// Asks connected bootstrap nodes for a place, as many as are lacking.
