@@ -1,4 +1,5 @@
 //! What strangers and members send a member out of turn: it changes neither the outcome nor, beyond a bound, the memory.
+#![cfg(feature = "sim")]
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
 
 use gym_protocol::buffers::Buffers;
@@ -9,7 +10,7 @@ use gym_protocol::member::{Action, Config, Event, Held, Member, Sums};
 use gym_protocol::message::{
     Body, Commitment, Cutoff, Entry, LinkHeader, Manifest, Phase, Roster, RosterMember, Verified,
 };
-use gym_protocol::ring::HopKeys;
+use gym_protocol::sim::StandInKeys;
 use gym_protocol::time::Time;
 use peak_alloc::PeakAlloc;
 use std::collections::VecDeque;
@@ -52,27 +53,6 @@ fn stranger(n: u32) -> PeerBytes {
 
 fn cid(n: u8) -> CidBytes {
     CidBytes::new([&[1, 0x70, 0x12, 32][..], &[n; 32]].concat()).unwrap()
-}
-
-#[derive(Debug)]
-struct Keys(PeerBytes);
-
-impl HopKeys for Keys {
-    fn sign(&self, body: &[u8]) -> [u8; 64] {
-        signature(&self.0, body)
-    }
-
-    fn verify(&self, signer: &PeerBytes, body: &[u8], given: &[u8; 64]) -> bool {
-        signature(signer, body) == *given
-    }
-}
-
-fn signature(signer: &PeerBytes, body: &[u8]) -> [u8; 64] {
-    let mut out = [0; 64];
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(signer.as_bytes()).update(body);
-    hasher.finalize_xof().fill(&mut out);
-    out
 }
 
 fn message(sender: PeerBytes, body: Body) -> Event {
@@ -121,7 +101,7 @@ impl Stage {
                 spec,
                 segment: SEGMENT,
                 buffers: Buffers::default(),
-                keys: Arc::new(Keys(peer(n))),
+                keys: Arc::new(StandInKeys(peer(n))),
                 sums: Sums::True,
             })
         };

@@ -4,7 +4,7 @@
 
 use super::LinkContext;
 use crate::net::codec::{read_frame, write_frame};
-use crate::net::{DirectSockets, Door, Offer, PeerInfo, is_circuit};
+use crate::net::{DirectSockets, Door, Offer, PeerInfo, ip_of, is_circuit};
 use futures::{AsyncRead, AsyncWrite};
 use gym_protocol::ids::PeerBytes;
 use libp2p::Multiaddr;
@@ -104,19 +104,11 @@ fn hosts(peer: &PeerInfo) -> Vec<IpAddr> {
 }
 
 /// The host of a connection that no relay carries.
-#[allow(clippy::wildcard_enum_match_arm)] // libp2p knows many kinds of address
 fn host(address: &Multiaddr) -> Option<IpAddr> {
-    if is_circuit(address) {
-        return None;
-    }
-    match address.iter().next()? {
-        Protocol::Ip4(ip) => Some(ip.into()),
-        Protocol::Ip6(ip) => Some(ip.into()),
-        _ => None,
-    }
+    ip_of(address).filter(|_| !is_circuit(address))
 }
 
-#[allow(clippy::wildcard_enum_match_arm)]
+#[allow(clippy::wildcard_enum_match_arm)] // libp2p knows many kinds of address
 fn tcp_port(address: &Multiaddr) -> Option<u16> {
     host(address)?;
     match address.iter().nth(1)? {

@@ -44,8 +44,8 @@ pub use event::{Acceptance, GossipId, NetEvent};
 pub use handle::{NetError, NetHandle};
 pub use hello::Hello;
 pub use peers::{PeerInfo, Standing};
-pub(crate) use reach::is_circuit;
 pub use reach::{Reach, ReachInfo, Reachability};
+pub(crate) use reach::{ip_of, is_circuit};
 pub use topic::Topic;
 pub use transport::StartError;
 

@@ -179,7 +179,7 @@ impl Observations {
         if is_public(theirs) && is_public(ours) {
             self.is_open = true;
             let known = self.views.len() < MAX_VIEWS || self.views.contains_key(&peer);
-            if let Some(ip) = ip_of(ours).filter(|_| known) {
+            if let Some(ip) = canonical_ip_of(ours).filter(|_| known) {
                 self.views.insert(peer, ip);
             }
         }
@@ -204,7 +204,7 @@ impl Observations {
         self.candidates
             .iter()
             .filter(|(_, outcome)| **outcome == Outcome::Confirmed)
-            .filter(|(address, _)| ip_of(address).is_some_and(|ip| has_moved_from(&ip)))
+            .filter(|(address, _)| canonical_ip_of(address).is_some_and(|ip| has_moved_from(&ip)))
             .map(|(address, _)| address.clone())
             .collect()
     }
@@ -324,14 +324,19 @@ impl Observations {
     }
 }
 
-/// The IP address that an address begins with; IPv4 in IPv6 as IPv4.
+/// The IP address that an address begins with.
 #[allow(clippy::wildcard_enum_match_arm)] // names have none
-fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => Some(ip.into()),
-        Some(Protocol::Ip6(ip)) => Some(IpAddr::V6(ip).to_canonical()),
+pub(crate) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    match address.iter().next()? {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
         _ => None,
     }
+}
+
+/// The same; IPv4 in IPv6 as IPv4.
+fn canonical_ip_of(address: &Multiaddr) -> Option<IpAddr> {
+    ip_of(address).map(|ip| ip.to_canonical())
 }
 
 /// Whether an address goes through a relay.
@@ -340,13 +345,16 @@ pub(crate) fn is_circuit(address: &Multiaddr) -> bool {
 }
 
 /// Whether an address can be dialled from anywhere: a public IP address, or a name.
-#[allow(clippy::wildcard_enum_match_arm)] // only the first part says where
 pub(crate) fn is_public(address: &Multiaddr) -> bool {
-    match address.iter().next() {
-        Some(Protocol::Ip4(ip)) => is_public_ip(ip.into()),
-        Some(Protocol::Ip6(ip)) => is_public_ip(ip.into()),
-        Some(Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_)) => true,
-        _ => false,
+    let is_name = |part| {
+        matches!(
+            part,
+            Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_) | Protocol::Dnsaddr(_)
+        )
+    };
+    match ip_of(address) {
+        Some(ip) => is_public_ip(ip),
+        None => address.iter().next().is_some_and(is_name),
     }
 }
 

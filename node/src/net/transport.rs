@@ -3,6 +3,7 @@
 use super::behaviour::{Behaviour, BuildError, Parts};
 use super::direct::Doors;
 use super::muxer;
+use super::reach::ip_of;
 use super::security::{Security, SecurityError};
 use crate::content::bitswap;
 use futures::io::BufReader;
@@ -12,7 +13,7 @@ use libp2p::core::upgrade::Version;
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId, Swarm, SwarmBuilder, Transport as _, identity::Keypair, tcp};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 /// How long a connection with nothing to do is kept.
@@ -131,15 +132,9 @@ enum Transport {
 }
 
 fn socket(address: &Multiaddr) -> Option<(Transport, SocketAddr)> {
-    let mut parts = address.iter();
+    let ip = ip_of(address)?;
     #[allow(clippy::wildcard_enum_match_arm)]
-    let ip: IpAddr = match parts.next()? {
-        Protocol::Ip4(ip) => ip.into(),
-        Protocol::Ip6(ip) => ip.into(),
-        _ => return None,
-    };
-    #[allow(clippy::wildcard_enum_match_arm)]
-    match parts.next()? {
+    match address.iter().nth(1)? {
         Protocol::Tcp(port) => Some((Transport::Tcp, SocketAddr::new(ip, port))),
         Protocol::Udp(port) => Some((Transport::Udp, SocketAddr::new(ip, port))),
         _ => None,

@@ -1,16 +1,15 @@
 //! Stands in for Ed25519: a hash over signer and body. Nobody in the simulator forges another's.
 
-use super::peer;
 use crate::ids::PeerBytes;
 use crate::ring::HopKeys;
 
-/// A member's key.
+/// The key of a member.
 #[derive(Debug)]
-pub(super) struct StandInKeys(pub(super) u32);
+pub struct StandInKeys(pub PeerBytes);
 
 impl HopKeys for StandInKeys {
     fn sign(&self, body: &[u8]) -> [u8; 64] {
-        signature(&peer(self.0), body)
+        signature(&self.0, body)
     }
 
     fn verify(&self, signer: &PeerBytes, body: &[u8], given: &[u8; 64]) -> bool {

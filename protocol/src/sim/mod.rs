@@ -14,6 +14,7 @@ mod trace;
 
 pub use file::{Invariant, ScenarioError, parse};
 pub use host::{Fault, Host, OrchestratorFault};
+pub use keys::StandInKeys;
 pub use links::LinkModel;
 pub use record::{Broken, RoundRecord};
 

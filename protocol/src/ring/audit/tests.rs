@@ -8,8 +8,9 @@ use crate::job::spec::Wire;
 use crate::message::{Entry, Manifest, Phase};
 use crate::pack;
 use crate::quant::{Float, Form};
-use crate::ring::chain::{Chained, Hop, HopKeys, Place, Scope, Tally};
+use crate::ring::chain::{Chained, Hop, Place, Scope, Tally};
 use crate::ring::{Contribution, Grid, HOP_BYTES, Part, RingError, Segment, replay_in};
+pub(in crate::ring) use crate::sim::StandInKeys as Keys;
 use proptest::prelude::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,28 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 const SEGMENT: usize = 512;
-
-/// A key that signs like the simulator's.
-#[derive(Debug)]
-pub(in crate::ring) struct Keys(pub(in crate::ring) PeerBytes);
-
-impl HopKeys for Keys {
-    fn sign(&self, body: &[u8]) -> [u8; 64] {
-        signature(&self.0, body)
-    }
-
-    fn verify(&self, signer: &PeerBytes, body: &[u8], given: &[u8; 64]) -> bool {
-        signature(signer, body) == *given
-    }
-}
-
-fn signature(signer: &PeerBytes, body: &[u8]) -> [u8; 64] {
-    let mut out = [0; 64];
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(signer.as_bytes()).update(body);
-    hasher.finalize_xof().fill(&mut out);
-    out
-}
 
 pub(in crate::ring) fn peer(n: u32) -> PeerBytes {
     PeerBytes::new(n.to_le_bytes().to_vec()).unwrap()

@@ -6,7 +6,7 @@ use crate::message::{Offence, Proof};
 use crate::orchestrator::{self, Audited};
 use crate::ring::{Finding, Hop, HopKeys, Panel, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use crate::sim::keys::StandInKeys;
-use crate::sim::{index_of, theory};
+use crate::sim::{index_of, orchestrator_peer, peer, theory};
 use rand::Rng;
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ impl Network {
     /// Asks a few first; where they do not settle it, everyone.
     fn verdict_on(&self, scope: &Scope, chunks: &BTreeSet<u32>, panel: &Panel) -> Option<Verdict> {
         let expected = expect(scope, &theory::parts(&scope.manifest, &self.deltas)?, chunks)?;
-        let keys: &dyn HopKeys = &StandInKeys(u32::MAX);
+        let keys: &dyn HopKeys = &StandInKeys(orchestrator_peer());
         let judged = |asked: &[PeerBytes]| {
             let (shown, answered) = self.shown(scope.hash, asked);
             (judge(scope, &expected, &shown, &answered, keys), answered)
@@ -86,7 +86,7 @@ impl Network {
         let chunks: BTreeSet<u32> = shown.iter().map(|(p, _)| scope.row_chunk(*p)).collect();
         let expected = expect(scope, &theory::parts(&scope.manifest, &self.deltas)?, &chunks)?;
         let answered = BTreeSet::from([proof.accused.clone()]);
-        match judge(scope, &expected, &shown, &answered, &StandInKeys(i)) {
+        match judge(scope, &expected, &shown, &answered, &StandInKeys(peer(i))) {
             Verdict::Found(finding) => Some(*finding),
             Verdict::Sound | Verdict::Unproven(_) => None,
         }

@@ -81,7 +81,7 @@ impl Network {
                 spec: spec.clone(),
                 segment: scenario.segment,
                 buffers: buffers.clone(),
-                keys: Arc::new(StandInKeys(i)),
+                keys: Arc::new(StandInKeys(peer(i))),
                 sums: Sums::True,
             };
             let faults = scenario.faults.get(&i).cloned().unwrap_or_default();
