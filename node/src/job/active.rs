@@ -129,6 +129,12 @@ impl Active {
         })
     }
 
+    /// A state that is in memory, by its hash.
+    pub(crate) fn state(&self, hash: Hash32) -> Option<Arc<ModelState>> {
+        let known = [&self.model, &self.tentative, &self.zero_state];
+        known.into_iter().flatten().find(|m| m.hash == hash).cloned()
+    }
+
     /// Elements of the adapter, once it is known.
     pub(crate) fn elements(&self) -> Option<usize> {
         self.model.as_ref().map(|m| m.adapter.elements())

@@ -7,22 +7,25 @@ use super::edge::KnownKeys;
 use super::fetch::DeltaSource;
 use super::form::Awaited;
 use super::hops::{HopStore, NodeHopKeys};
+use super::outcome::Start;
 use super::service::Service;
 use super::sync::{Answer, Question};
 use crate::net::NetHandle;
 use futures::stream::{FuturesUnordered, StreamExt};
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::message::{Entry, Manifest, Offence, Proof};
-use gym_protocol::orchestrator::{Audited, Event};
+use gym_protocol::orchestrator::{Audited, Event, Follows};
 use gym_protocol::ring::{
     Expected, Finding, Hop, Panel, Part, Place, Scope, Verdict, expect, judge, placed_from_bytes,
+    replay_by_origin,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Elements of all deltas together up to which every chunk is replayed; above, one chunk at random.
+/// Elements of all deltas together up to which every chunk is replayed, and the state that follows computed; above, one chunk
+/// at random.
 const WHOLE: usize = 1 << 26;
 /// Elements of all deltas together that are held for a replay.
 const MOST: usize = 1 << 29;
@@ -31,10 +34,11 @@ const MOST: usize = 1 << 29;
 const PATIENCE: u64 = 3;
 
 /// What an audit needs; it runs beside the service's task.
-struct Auditor {
+pub(super) struct Auditor {
     job: CidBytes,
     scope: Arc<Scope>,
     awaited: Awaited,
+    start: Option<Start>,
     source: DeltaSource,
     store: HopStore,
     net: NetHandle,
@@ -49,15 +53,22 @@ impl Service {
     pub(crate) fn audit(&mut self, id: &CidBytes, manifest: Hash32) {
         let Some(auditor) = self.auditor(id, manifest) else {
             let outcome = Audited::Open("the manifest or the model is not known here".into());
-            return self.tell_orchestrator(id, Event::Audited { manifest, outcome });
+            let event = Event::Audited {
+                manifest,
+                outcome,
+                follows: None,
+            };
+            return self.tell_orchestrator(id, event);
         };
         let job = id.clone();
         self.tools.spawn(async move {
-            let outcome = auditor.run().await.unwrap_or_else(Audited::Open);
+            let audited = auditor.run().await;
+            let (outcome, follows) = audited.unwrap_or_else(|why| (Audited::Open(why), None));
             Done::Audited {
                 job,
                 manifest,
                 outcome,
+                follows,
             }
         });
     }
@@ -104,12 +115,13 @@ impl Service {
         }
     }
 
-    fn auditor(&self, id: &CidBytes, hash: Hash32) -> Option<Auditor> {
+    pub(super) fn auditor(&self, id: &CidBytes, hash: Hash32) -> Option<Auditor> {
         let job = self.jobs.get(id)?;
         let scope = job.scope(hash)?;
         let (round, parent) = (scope.manifest.round, scope.manifest.parent);
         Some(Auditor {
             job: id.clone(),
+            start: self.start_of(job, hash, &scope.manifest),
             awaited: self.awaited(job, &PeerBytes::default(), round, parent)?,
             source: self.delta_source(),
             store: self.hop_store(id),
@@ -132,8 +144,8 @@ impl Service {
 pub(crate) type JudgeResult = Result<Option<Box<Finding>>, String>;
 
 impl Auditor {
-    /// Replays each chunk under the manifest that finished it.
-    async fn run(self) -> Result<Audited, String> {
+    /// Replays each chunk under the manifest that finished it; where that is all of the sum, takes the outer step too.
+    pub(super) async fn run(mut self) -> Result<(Audited, Option<Follows>), String> {
         let (mut parts, mut order) = (self.parts().await?, self.scope.manifest.clone());
         let mut open = None;
         let panel = Panel::draw(&self.scope.manifest, commit::salt());
@@ -151,11 +163,30 @@ impl Auditor {
             let expected = expected.ok_or("the committed deltas are of uneven length")?;
             match self.verdict(&scope, &expected, &panel).await {
                 Audited::Sound => {}
-                found @ Audited::Found(_) => return Ok(found),
+                found @ Audited::Found(_) => return Ok((found, None)),
                 Audited::Open(why) => open = Some(why),
             }
         }
-        Ok(open.map_or(Audited::Sound, Audited::Open))
+        let follows = match self.start.take().filter(|_| self.is_whole()) {
+            Some(start) => self.follows(start, parts, order).await,
+            None => None,
+        };
+        Ok((open.map_or(Audited::Sound, Audited::Open), follows))
+    }
+
+    /// What the round must end in. `parts` are in the order of the manifest `of`.
+    async fn follows(&self, start: Start, parts: Vec<Part>, of: Arc<Manifest>) -> Option<Follows> {
+        let scope = self.scope.clone();
+        let replay = move || replay_by_origin(&scope, &|m| reordered(parts.clone(), &of, m));
+        let mean = tokio::task::spawn_blocking(replay).await.ok().flatten();
+        let follows = match mean {
+            Some(mean) => start.follows(mean).await,
+            None => Err("the mean cannot be replayed".into()),
+        };
+        let round = self.scope.manifest.round;
+        follows
+            .inspect_err(|why| tracing::warn!("round {round}: its state is not held against a replay: {why}"))
+            .ok()
     }
 
     /// Asks a few first; where they do not settle it, everyone.
@@ -198,11 +229,15 @@ impl Auditor {
     /// All chunks, or one that nobody could foresee.
     fn chunks(&self) -> BTreeSet<u32> {
         let chunks = self.scope.chunks();
-        if self.elements() <= WHOLE {
+        if self.is_whole() {
             (0..chunks).collect()
         } else {
             BTreeSet::from([rand::random_range(0..chunks.max(1))])
         }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.elements() <= WHOLE
     }
 
     fn elements(&self) -> usize {

@@ -101,6 +101,7 @@ pub(crate) enum Done {
         job: CidBytes,
         manifest: Hash32,
         outcome: orchestrator::Audited,
+        follows: Option<orchestrator::Follows>,
     },
     /// What a proof is about was replayed.
     Judged {
@@ -232,7 +233,15 @@ impl Service {
                 job,
                 manifest,
                 outcome,
-            } => self.tell_orchestrator(&job, orchestrator::Event::Audited { manifest, outcome }),
+                follows,
+            } => {
+                let event = orchestrator::Event::Audited {
+                    manifest,
+                    outcome,
+                    follows,
+                };
+                self.tell_orchestrator(&job, event);
+            }
             Done::Judged {
                 job,
                 accused,

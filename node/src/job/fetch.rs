@@ -93,7 +93,7 @@ async fn materialise(
 
 impl Service {
     /// Where a CID's content lies once it is on disk: the same for every job.
-    fn cache(&self, cid: &CidBytes) -> PathBuf {
+    pub(super) fn cache(&self, cid: &CidBytes) -> PathBuf {
         self.tools.home.jobs().join("content").join(cid.to_string())
     }
 
@@ -178,17 +178,7 @@ impl Service {
     /// Fetches a checkpoint and checks its state hash.
     pub(crate) fn fetch_state(&mut self, id: &CidBytes, held: Held, purpose: Purpose) {
         let Some(job) = self.jobs.get(id) else { return };
-        let known = [
-            job.model.as_ref(),
-            job.tentative.as_ref(),
-            job.zero_state.as_ref(),
-        ];
-        if let Some(state) = known
-            .into_iter()
-            .flatten()
-            .find(|m| m.hash == held.state)
-            .cloned()
-        {
+        if let Some(state) = job.state(held.state) {
             let job = id.clone();
             self.tools.spawn(async move {
                 Done::State {
@@ -345,7 +335,8 @@ impl DeltaSource {
     }
 }
 
-async fn read_state(
+/// A checkpoint from this store or from who may have it; its state hash is checked.
+pub(super) async fn read_state(
     content: &Content,
     names: &Names,
     held: &Held,

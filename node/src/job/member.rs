@@ -318,11 +318,7 @@ impl Service {
         let (Some(model), Some(m)) = (job.model.clone(), job.manifests.get(&manifest)) else {
             return;
         };
-        let origin = Origin {
-            parent: Some(m.parent),
-            manifest: Some(manifest),
-            contributors: m.entries.iter().map(|e| e.member.clone()).collect(),
-        };
+        let origin = Origin::of(manifest, m);
         let (names, applying) = (job.names.clone(), job.applying.clone());
         let (content, job) = (self.tools.content.clone(), id.clone());
         let dir = self.checkpoint_dir(id, round.0 + 1);

@@ -26,6 +26,7 @@ mod keep;
 mod log;
 mod member;
 mod orchestrate;
+mod outcome;
 mod places;
 mod providers;
 mod publish;

@@ -4,6 +4,7 @@ use crate::files::{self, Access, FileError};
 use gym_protocol::cbor::CborError;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::job::spec::{JobSpec, OuterSpec};
+use gym_protocol::message::Manifest;
 use gym_protocol::state::{AdapterKind, OuterError, StateName, apply_outer, state_hash};
 use gym_protocol::tensor::{LayoutError, TensorSet};
 use gym_training::adapter::{Adapter, AdapterError};
@@ -33,6 +34,17 @@ pub(crate) struct Origin {
     pub(crate) parent: Option<Hash32>,
     pub(crate) manifest: Option<Hash32>,
     pub(crate) contributors: Vec<PeerBytes>,
+}
+
+impl Origin {
+    /// Of the state that a manifest's round ends in.
+    pub(crate) fn of(hash: Hash32, manifest: &Manifest) -> Self {
+        Self {
+            parent: Some(manifest.parent),
+            manifest: Some(hash),
+            contributors: manifest.entries.iter().map(|e| e.member.clone()).collect(),
+        }
+    }
 }
 
 /// Why a state cannot be made, written or read.

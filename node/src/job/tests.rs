@@ -8,7 +8,7 @@ use super::keep::Fallen;
 use super::publish::Publisher;
 use super::replica::{Assembly, Replica};
 use super::service::{Service, Tools};
-use super::state::ModelState;
+use super::state::{ModelState, Origin};
 use super::trainer::{JobFiles, Task, TrainerHandle};
 use super::turns::Turns;
 use super::validate::Validator;
@@ -27,6 +27,7 @@ use gym_protocol::member::Held;
 use gym_protocol::message::{
     Body, Entry, JobBody, LinkHeader, Manifest, Offence, Roster, RosterMember, Status, Verified,
 };
+use gym_protocol::orchestrator::Follows;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
 use gym_training::reward::Programs;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -668,4 +669,61 @@ async fn a_committed_delta_has_the_adapters_form() {
         ..awaited(4)
     };
     commit::check(&made(&adapter(), 4, &counter), &strict, &rig.service.tools.keys).unwrap();
+}
+
+/// An orchestrator that trains, and one that has the round's state as a checkpoint alone, come to what the members attest.
+#[tokio::test]
+async fn an_audit_comes_to_what_an_honest_member_attests() {
+    let mut rig = rig(Role::Worker, 64);
+    let (orchestrator, member) = (stranger(), stranger());
+    rig.meet(&member);
+    let job = rig.announce(&orchestrator, 1);
+    let mut held = rig.load(&job);
+    let (content, names) = (
+        rig.service.tools.content.clone(),
+        rig.service.jobs[&job].names.clone(),
+    );
+    let zero = rig.service.jobs[&job].model.clone().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let add = |state, origin, name: &str| {
+        super::member::add_checkpoint(&content, &names, state, origin, dir.path().join(name))
+    };
+    let (_, checkpoint) = add(zero.clone(), Origin::default(), "zero").await.unwrap();
+    held.checkpoint = checkpoint;
+    let roster = rig.call(&orchestrator, &job, &held, &[&member]);
+    let commit = replica(&rig, &job, roster, &held, &member);
+    let added = content
+        .add_map(commit.files, crate::content::Pin::No)
+        .await
+        .unwrap();
+    let mut manifest = manifest(&job, 0, &member.peer());
+    manifest.roster = roster;
+    manifest.parent = held.state;
+    manifest.entries[0].cid = CidBytes::from_cid(&added.cid);
+    let hash = object_hash(&rig.hear(&orchestrator, Body::Manifest(manifest.clone())).encoded);
+    // As a member does.
+    let stepped = zero.apply(&names, &[0.25; 14]).unwrap();
+    let (stepped, checkpoint) = add(Arc::new(stepped), Origin::of(hash, &manifest), "one")
+        .await
+        .unwrap();
+    let attested = Some(Follows {
+        state: stepped.hash,
+        checkpoint,
+    });
+    for in_memory in [true, false] {
+        if !in_memory {
+            let active = rig.service.jobs.get_mut(&job).unwrap();
+            let later = ModelState {
+                hash: Hash32([9; 32]),
+                ..(*zero).clone()
+            };
+            (active.model, active.zero_state) = (Some(Arc::new(later)), None);
+        }
+        let auditor = rig.service.auditor(&job, hash).unwrap();
+        let (_, follows) = auditor.run().await.unwrap();
+        assert_eq!(follows, attested, "in memory: {in_memory}");
+    }
+    let of_job = rig.service.tools.home.jobs().join(job.to_string());
+    let left = std::fs::read_dir(of_job.join("audits")).unwrap();
+    assert_eq!(left.count(), 0, "nothing is left");
 }

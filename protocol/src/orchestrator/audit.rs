@@ -1,6 +1,6 @@
 //! Between quorum and close: the sum is replayed, and a liar is named (PROTOCOL section 7.5).
 
-use super::{Action, Audited, Orchestrator, Phase, STRIKES};
+use super::{Action, Audited, Follows, Orchestrator, Phase, STRIKES};
 use crate::cbor::BoundedBytes;
 use crate::ids::Hash32;
 use crate::message::{Body, Offence, Proof};
@@ -50,6 +50,7 @@ impl Orchestrator {
         now: Time,
         manifest: Hash32,
         outcome: Audited,
+        follows: Option<Follows>,
         out: &mut Vec<Action>,
     ) {
         let Phase::Reducing(r) = &mut self.phase else {
@@ -59,6 +60,7 @@ impl Orchestrator {
             return;
         }
         r.audit = Audit::Open;
+        r.follows = follows;
         match outcome {
             Audited::Sound => r.audit = Audit::Sound,
             Audited::Open(why) => {

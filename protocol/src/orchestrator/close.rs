@@ -3,7 +3,7 @@
 use super::audit::Audit;
 use super::reach::Stragglers;
 use super::view::Reducing;
-use super::{Action, Orchestrator, Phase};
+use super::{Action, Follows, Orchestrator, Phase};
 use crate::ids::{CidBytes, Hash32, PeerBytes, Round};
 use crate::member::Held;
 use crate::message::{Attest, Body, Close, Complaint, Offence, Verified};
@@ -11,9 +11,19 @@ use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Reducing {
-    /// The value that more than two thirds attested of the members whose commits count.
+    /// The value that more than two thirds attested of the members whose commits count; once the round was replayed, only what
+    /// follows from it.
     fn quorum(&self) -> Option<(Hash32, CidBytes)> {
-        self.behind(2, 3)
+        let right = |value: &(Hash32, CidBytes)| self.follows.as_ref().is_none_or(|f| is_value(value, f));
+        self.behind(2, 3).filter(right)
+    }
+
+    /// The value that stands where none has its quorum: what follows from the committed deltas, or else that of more than half
+    /// of the members whose commits count.
+    fn standing(&self) -> Option<(Hash32, CidBytes)> {
+        let follows = self.follows.as_ref();
+        let right = follows.map(|f| (f.state, f.checkpoint.clone()));
+        right.or_else(|| self.behind(1, 2))
     }
 
     /// The value that more than this part attested of the members whose commits count.
@@ -26,19 +36,27 @@ impl Reducing {
         (of * attests > part * self.counted).then(|| (state, checkpoint.clone()))
     }
 
-    /// Says of everyone who attested another state that it did.
-    fn blame_the_others(&self, state: Hash32, out: &mut Vec<Action>) {
+    /// Everyone who attested another value.
+    fn others(&self, state: Hash32, checkpoint: &CidBytes) -> impl Iterator<Item = (&PeerBytes, &Attest)> {
+        let attests = self.attests.iter().map(|(peer, (attest, _))| (peer, attest));
+        attests.filter(move |(_, a)| a.state != state || a.checkpoint != *checkpoint)
+    }
+
+    /// Says of everyone who attested another state, or another checkpoint of it, that it did.
+    fn blame_the_others(&self, state: Hash32, checkpoint: &CidBytes, out: &mut Vec<Action>) {
         let round = self.manifest.round;
-        let others = self
-            .attests
-            .iter()
-            .filter(|(_, (attest, _))| attest.state != state);
-        for (peer, (attest, _)) in others {
-            let (other, state) = (attest.state.short(), state.short());
+        for (peer, attest) in self.others(state, checkpoint) {
+            let detail = if attest.state == state {
+                let other = &attest.checkpoint;
+                format!("round {round}: checkpoint {other} in place of {checkpoint}")
+            } else {
+                let (other, state) = (attest.state.short(), state.short());
+                format!("round {round}: {other} in place of {state}")
+            };
             out.push(Action::Penalise {
                 peer: peer.clone(),
                 offence: Offence::StateDiffers,
-                detail: format!("round {round}: {other} in place of {state}"),
+                detail,
             });
             out.push(Action::Publish(Body::Complaint(Complaint {
                 job: self.manifest.job.clone(),
@@ -80,13 +98,33 @@ impl Reducing {
     }
 }
 
+fn is_value((state, checkpoint): &(Hash32, CidBytes), follows: &Follows) -> bool {
+    (state, checkpoint) == (&follows.state, &follows.checkpoint)
+}
+
 impl Orchestrator {
-    pub(super) fn on_attest(&mut self, now: Time, attest: Attest, m: Verified, _out: &mut Vec<Action>) {
+    pub(super) fn on_attest(&mut self, now: Time, attest: Attest, m: Verified, out: &mut Vec<Action>) {
         let Phase::Reducing(r) = &mut self.phase else {
             return;
         };
         let known = attest.manifest == r.hash && r.manifest.entries.iter().any(|e| e.member == m.sender);
         if !known || r.audit == Audit::Found {
+            return;
+        }
+        // Members take no certificate in which one attest names another round.
+        let (named, open) = (
+            (attest.round, attest.view, attest.parent),
+            (r.manifest.round, r.manifest.view, r.manifest.parent),
+        );
+        if named != open {
+            let ((round, view, _), (of_round, of_view, _)) = (named, open);
+            out.push(Action::Penalise {
+                peer: m.sender,
+                offence: Offence::BadMessage,
+                detail: format!(
+                    "round {of_round} view {of_view}: its attest names round {round} view {view}, or another parent"
+                ),
+            });
             return;
         }
         r.attest_times.add(now.since(r.since));
@@ -126,9 +164,11 @@ impl Orchestrator {
                 return;
             }
             Some(_) => return,
-            None if differ && r.audit.is_over(now) && !r.reach.is_waiting() => {
+            // Whether they differ from each other, or agree on what does not follow from their own deltas.
+            None if (differ || r.follows.is_some()) && r.audit.is_over(now) && !r.reach.is_waiting() => {
                 r.forget_finished();
-                self.strike_the_minority(out);
+                r.quorum_since = None;
+                self.strike_the_others(out);
                 return self.raise_view(now, out);
             }
             None => {}
@@ -152,18 +192,17 @@ impl Orchestrator {
         }
     }
 
-    /// All have attested, the sum is sound, and no value has its quorum: where more than half of the commits that count are
-    /// behind one value, the others computed another state.
-    fn strike_the_minority(&mut self, out: &mut Vec<Action>) {
+    /// The sum is sound, and no value has its quorum, or not the one that follows from it: who attested another one computed
+    /// another state. Where the sum is not known to be sound nobody is struck: they may have been given a false one.
+    fn strike_the_others(&mut self, out: &mut Vec<Action>) {
         let Phase::Reducing(r) = &mut self.phase else {
             return;
         };
-        let Some((state, _)) = r.behind(1, 2).filter(|_| r.audit == Audit::Sound) else {
+        let Some((state, checkpoint)) = r.standing().filter(|_| r.audit == Audit::Sound) else {
             return;
         };
-        r.blame_the_others(state, out);
-        let differs = r.attests.iter().filter(|(_, (attest, _))| attest.state != state);
-        let differs: Vec<PeerBytes> = differs.map(|(peer, _)| peer.clone()).collect();
+        r.blame_the_others(state, &checkpoint, out);
+        let differs: Vec<PeerBytes> = r.others(state, &checkpoint).map(|(p, _)| p.clone()).collect();
         let fresh: Vec<PeerBytes> = differs
             .into_iter()
             .filter(|p| r.misbehaved.insert(p.clone()))
@@ -182,7 +221,7 @@ impl Orchestrator {
     ) {
         let Phase::Reducing(r) = &self.phase else { return };
         let round = r.manifest.round;
-        r.blame_the_others(state, out);
+        r.blame_the_others(state, &checkpoint, out);
         let body = Close {
             job: self.config.job.clone(),
             round,

@@ -52,6 +52,8 @@ pub enum Event {
         manifest: Hash32,
         /// What it came to.
         outcome: Audited,
+        /// What follows from the committed deltas, where all of the sum was replayed.
+        follows: Option<Follows>,
     },
     /// [`Action::Probe`] is done.
     Probed {
@@ -83,6 +85,15 @@ pub enum Audited {
     Open(String),
 }
 
+/// What a round must end in: the outer step of the replayed mean from the round's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follows {
+    /// The state's hash.
+    pub state: Hash32,
+    /// Its checkpoint's directory.
+    pub checkpoint: CidBytes,
+}
+
 /// What an orchestrator asks of its driver.
 #[derive(Clone, Debug)]
 pub enum Action {
@@ -103,7 +114,8 @@ pub enum Action {
         /// Who has it.
         from: Vec<PeerBytes>,
     },
-    /// Replay the manifest's sum from its committed deltas, all of it or a random part, and hold it against the members' hops.
+    /// Replay the manifest's sum from its committed deltas, all of it or a random part, and hold it against the members' hops;
+    /// where it is all of it, take the outer step too.
     Audit {
         /// The round.
         round: Round,

@@ -17,7 +17,7 @@ mod reach;
 mod rounds;
 mod view;
 
-pub use event::{Action, Audited, Config, Doing, Event};
+pub use event::{Action, Audited, Config, Doing, Event, Follows};
 pub use reach::Answered;
 
 use crate::ids::{CidBytes, Hash32, PeerBytes};
@@ -176,7 +176,11 @@ impl Orchestrator {
             } => {
                 self.on_delta_checked(now, roster, &member, &cid, outcome, out);
             }
-            Event::Audited { manifest, outcome } => self.on_audited(now, manifest, outcome, out),
+            Event::Audited {
+                manifest,
+                outcome,
+                follows,
+            } => self.on_audited(now, manifest, outcome, follows, out),
             Event::PeerLost(peer) => {
                 self.candidates.lost(&peer);
                 self.lost.entry(peer).or_insert(now);

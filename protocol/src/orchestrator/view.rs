@@ -6,7 +6,7 @@ use super::collect::Draft;
 use super::commit::Commits;
 use super::keep::Holdings;
 use super::reach::{Reach, Stragglers};
-use super::{Action, Config};
+use super::{Action, Config, Follows};
 use crate::cbor;
 use crate::ids::{Hash32, PeerBytes, View};
 use crate::message::{Attest, Body, Entry, LeftOut, Manifest, Verified};
@@ -30,6 +30,8 @@ pub(super) struct Reducing {
     pub(super) hash: Hash32,
     pub(super) holdings: Holdings,
     pub(super) audit: Audit,
+    /// What the round must end in under this manifest, once it was replayed: nothing else closes.
+    pub(super) follows: Option<Follows>,
     pub(super) since: Time,
     pub(super) attest_ms: u64,
     pub(super) floor_ms: u64,
@@ -86,6 +88,7 @@ impl Reducing {
         let mut reducing = Self {
             hash: Hash32::ZERO,
             audit: Audit::NotAsked,
+            follows: None,
             counted: counted.max(manifest.entries.len()),
             first: manifest.entries.clone(),
             first_left_out: manifest.left_out.clone(),
@@ -126,6 +129,7 @@ impl Reducing {
         self.first_complaint = None;
         self.quorum_since = None;
         self.audit = Audit::NotAsked;
+        self.follows = None;
         self.attest_times = Estimate::default();
         self.reach.renew();
         out.push(Action::Publish(Body::Manifest(self.manifest.clone())));

@@ -6,7 +6,7 @@ use gym_protocol::ids::{CidBytes, Hash32, PeerBytes};
 use gym_protocol::job::spec::{JobFile, Resolved};
 use gym_protocol::member::{DeltaFacts, Held, commitment};
 use gym_protocol::message::{
-    Body, Commitment, Manifest, Offence, Ready, Receipt, Reveal, Roster, Standing, Verified,
+    Body, Close, Commitment, Manifest, Offence, Ready, Receipt, Reveal, Roster, Standing, Verified,
 };
 use gym_protocol::orchestrator::{Action, Config, Event, Orchestrator};
 use gym_protocol::time::Time;
@@ -43,6 +43,10 @@ pub(crate) struct Stage {
     pub(crate) now: Time,
     pub(crate) roster: Option<Roster>,
     pub(crate) manifests: Vec<Manifest>,
+    /// Manifests whose sums are to be replayed.
+    pub(crate) audits: Vec<Hash32>,
+    /// What was closed, and the attests that it carries.
+    pub(crate) closes: Vec<(Close, Vec<Verified>)>,
     pub(crate) cutoffs: usize,
     pub(crate) standing: Option<Standing>,
     /// Who was said to have done what.
@@ -84,6 +88,8 @@ impl Stage {
             now: Time(1_000),
             roster: None,
             manifests: Vec::new(),
+            audits: Vec::new(),
+            closes: Vec::new(),
             cutoffs: 0,
             wanted: Vec::new(),
             standing: None,
@@ -111,13 +117,10 @@ impl Stage {
                 Action::Publish(Body::Roster(roster)) => self.roster = Some(roster),
                 Action::Publish(Body::Manifest(m)) => self.manifests.push(m),
                 Action::Publish(Body::Cutoff(_)) => self.cutoffs += 1,
+                Action::Audit { manifest, .. } => self.audits.push(manifest),
+                Action::Close { body, attests } => self.closes.push((body, attests)),
                 Action::CheckDelta { member, .. } => self.wanted.push(member.as_bytes()[0]),
-                Action::Publish(_)
-                | Action::Prepare
-                | Action::Audit { .. }
-                | Action::Probe { .. }
-                | Action::Close { .. }
-                | Action::Notice(_) => {}
+                Action::Publish(_) | Action::Prepare | Action::Probe { .. } | Action::Notice(_) => {}
                 Action::Penalise { peer, offence, .. } => self.offences.push((peer, offence)),
                 Action::Finished(standing) => self.standing = Some(standing),
             }

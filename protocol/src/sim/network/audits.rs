@@ -3,10 +3,10 @@
 use super::{FETCH_US, Network};
 use crate::ids::{Hash32, PeerBytes};
 use crate::message::{Offence, Proof};
-use crate::orchestrator::{self, Audited};
+use crate::orchestrator::{self, Audited, Follows};
 use crate::ring::{Finding, Hop, HopKeys, Panel, Place, Scope, Verdict, expect, judge, placed_from_bytes};
 use crate::sim::keys::StandInKeys;
-use crate::sim::{index_of, orchestrator_peer, peer, theory};
+use crate::sim::{host, index_of, orchestrator_peer, peer, theory};
 use rand::Rng;
 use std::collections::BTreeSet;
 
@@ -19,7 +19,24 @@ impl Network {
         let outcome = self
             .verdict(manifest)
             .map_or_else(|| Audited::Open("the manifest is not known".into()), audited);
-        self.orchestrator_in(FETCH_US, orchestrator::Event::Audited { manifest, outcome });
+        let event = orchestrator::Event::Audited {
+            manifest,
+            outcome,
+            follows: self.follows(manifest),
+        };
+        self.orchestrator_in(FETCH_US, event);
+    }
+
+    /// The state that the committed deltas lead to, where all of the sum is replayed.
+    fn follows(&self, manifest: Hash32) -> Option<Follows> {
+        let scope = self.manifests.get(&manifest)?;
+        let is_whole = scope.manifest.entries.len() <= WHOLE;
+        let mean = theory::mean(scope, &self.deltas, self.scenario.payload).filter(|_| is_whole)?;
+        let held = host::apply(scope.manifest.parent, &mean);
+        Some(Follows {
+            state: held.state,
+            checkpoint: held.checkpoint,
+        })
     }
 
     /// Each chunk by the ring that finished it.
