@@ -388,3 +388,26 @@ fn messages_that_overtake_their_roster_are_not_crowded_out() {
     let reveals = stage.members[0].deadline();
     assert_eq!(reveals, None, "the cutoff was kept: no receipt is waited for");
 }
+
+/// A roster that comes after a later one names nobody whose messages are waited for.
+#[test]
+fn a_late_roster_gives_members_places_to_nobody() {
+    let _alone = ALONE.lock();
+    for late in [0, 1] {
+        let mut stage = Stage::new();
+        stage.tell(0, roster(1));
+        stage.travelling.clear();
+        let mut of_others = roster(late);
+        if late == 0 {
+            of_others.members.truncate(1);
+        }
+        stage.tell(0, of_others);
+        junk_messages(&mut stage);
+        let next = roster(2);
+        let hash = hash_of(&next);
+        stage.give(0, message(peer(AFTER), commitment(0, hash, AFTER)));
+        stage.tell(0, next);
+        stage.run();
+        assert_eq!(stage.replicas, [(0, peer(AFTER))], "its commitment was kept");
+    }
+}

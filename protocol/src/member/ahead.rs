@@ -23,7 +23,8 @@ pub(super) enum Signer {
 pub(super) struct Ahead {
     of_orchestrator: Vec<Verified>,
     of: BTreeMap<PeerBytes, Vec<Verified>>,
-    /// Members of the latest roster: of them, all are kept.
+    /// Round and attempt of the latest roster, and its members: of them, all are kept.
+    called: Option<(u64, u32)>,
     members: BTreeSet<PeerBytes>,
     /// The latest round that the orchestrator has named.
     latest: u64,
@@ -35,9 +36,14 @@ impl Ahead {
         self.latest = self.latest.max(round);
     }
 
-    /// The orchestrator has called members.
+    /// The orchestrator has called members. A roster that comes after a later one says nothing of who is called now.
     pub(super) fn hear_roster(&mut self, roster: &Roster) {
         self.hear_of(roster.round.0);
+        let named = Some((roster.round.0, roster.attempt));
+        if named < self.called {
+            return;
+        }
+        self.called = named;
         self.members = roster.members.iter().map(|m| m.peer.clone()).collect();
     }
 
