@@ -45,6 +45,8 @@ pub(crate) struct Tools {
     pub(crate) roles: Roles,
     /// More contributions than this are summed in a grid.
     pub(crate) flat_ring_max: u32,
+    /// Replica holders of a commit, where a job file does not say.
+    pub(crate) redundancy: u32,
     /// Genesis `clock_skew_seconds`.
     pub(crate) clock_skew: u64,
     pub(crate) identity: Arc<NodeIdentity>,
@@ -143,6 +145,7 @@ pub(crate) fn start(
             fallen: Fallen::default(),
             roles: parts.config.roles.clone(),
             flat_ring_max: parts.network.genesis.constants.flat_ring_max,
+            redundancy: parts.network.genesis.constants.redundancy,
             clock_skew: parts.network.genesis.constants.clock_skew_seconds,
             identity: parts.identity,
             net: parts.net,

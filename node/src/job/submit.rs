@@ -5,6 +5,7 @@ use super::service::Service;
 use crate::content::{Content, Pin};
 use crate::role::Role;
 use gym_protocol::cbor;
+use gym_protocol::genesis::Constants;
 use gym_protocol::ids::{CidBytes, PeerBytes};
 use gym_protocol::job::spec::{JobFile, LoraSpec, LrScheduler, Resolved};
 use gym_protocol::message::{Body, JobBody};
@@ -37,10 +38,19 @@ impl Service {
             return;
         }
         let (content, me) = (self.tools.content.clone(), self.tools.me());
-        let programs = self.tools.programs;
+        let (programs, redundancy) = (self.tools.programs, self.tools.redundancy);
         let done = self.tools.done_sender();
         tokio::spawn(async move {
-            match prepare(&content, &file, &base, me, programs).await {
+            let network = Constants {
+                redundancy,
+                ..Constants::default()
+            };
+            let file = JobFile::parse_in(&file, &network).map_err(|e| e.to_string());
+            let body = match file {
+                Ok(file) => prepare(&content, file, &base, me, programs).await,
+                Err(why) => Err(why),
+            };
+            match body {
                 Ok(body) => {
                     let _ = done
                         .send(Done::Submitted {
@@ -81,12 +91,11 @@ impl Service {
 
 async fn prepare(
     content: &Content,
-    file: &str,
+    file: JobFile,
     base: &Path,
     me: PeerBytes,
     programs: Programs,
 ) -> Result<JobBody, String> {
-    let file = JobFile::parse(file).map_err(|e| e.to_string())?;
     Rewards::with_programs(&file.rewards, programs).map_err(|e| format!("job file: {e}"))?;
     if file.gspo.lr_scheduler != LrScheduler::ConstantWithWarmup && file.schedule.rounds.is_none() {
         return Err(

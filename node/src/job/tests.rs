@@ -110,6 +110,7 @@ fn rig(role: Role, tasks: usize) -> Rig {
         fallen: Fallen::default(),
         roles: Roles::from_iter([role]),
         flat_ring_max: 64,
+        redundancy: 1,
         clock_skew: 120,
         identity,
         net,

@@ -67,6 +67,8 @@ fn check_address(i: usize, address: &str) -> Result<(), GenesisError> {
     require(ok, format!("bootstrap[{i}]"), format!("{address:?}"), must)
 }
 
+/// Links have this window and no other (PROTOCOL section 2).
+const REPLAY_WINDOW: u64 = 1024;
 const BILLION: u64 = 1_000_000_000;
 
 fn check_constants(c: &Constants) -> Result<(), GenesisError> {
@@ -85,7 +87,12 @@ fn check_constants(c: &Constants) -> Result<(), GenesisError> {
     within("ratchet_messages", c.ratchet_messages, 1, 1 << 32)?;
     within("ratchet_seconds", c.ratchet_seconds, 1, 86_400)?;
     within("old_key_seconds", c.old_key_seconds, 0, c.ratchet_seconds)?;
-    within("replay_window", c.replay_window, 1, 1 << 16)?;
+    require(
+        c.replay_window == REPLAY_WINDOW,
+        "constants.replay_window",
+        c.replay_window,
+        format!("{REPLAY_WINDOW}, the window that links of this version have"),
+    )?;
     within("challenge_seconds", c.challenge_seconds, 1, 1 << 32)?;
     within("unstake_seconds", c.unstake_seconds, 1, 1 << 32)?;
     within("slash_ppb", c.slash_ppb, 0, BILLION)?;

@@ -22,7 +22,7 @@ pub struct Constants {
     pub ratchet_seconds: u64,
     /// The receiver keeps a link's previous key this long, seconds.
     pub old_key_seconds: u64,
-    /// A counter further behind the newest is refused as a replay.
+    /// A counter further behind the newest is refused as a replay; version 1 has 1,024 and takes no other.
     pub replay_window: u64,
     /// Rewards vest, and frauds are heard, for this long, seconds.
     pub challenge_seconds: u64,

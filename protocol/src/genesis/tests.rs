@@ -91,6 +91,10 @@ fn each_bad_value_is_named() {
             "constants.flat_ring_max is 1; it must be 2 to 4096",
         ),
         (
+            replaced("replay_window = 1024", "replay_window = 512"),
+            "constants.replay_window is 512; it must be 1024",
+        ),
+        (
             replaced("mining = 4", "mining = 5"),
             "the sum of constants.shares is 1100000000",
         ),

@@ -1,7 +1,10 @@
 //! The job file: read, checked and resolved.
 
 use super::{JobFile, JobSpec, RangeError};
+use crate::genesis::Constants;
 use crate::ids::CidBytes;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 /// Why a job file is refused. The message names the key and says what it may be.
 #[derive(Debug, thiserror::Error)]
@@ -25,13 +28,38 @@ pub struct Resolved {
     pub heldout: CidBytes,
 }
 
+/// What a job file says itself, where a network has a default.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    schedule: SaidOfSchedule,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SaidOfSchedule {
+    redundancy: Option<IgnoredAny>,
+}
+
 impl JobFile {
-    /// Parses and checks a job file.
+    /// Parses and checks a job file, by the protocol's constants.
     ///
     /// # Errors
     /// An unknown key, a wrong type or a value out of range, named.
     pub fn parse(text: &str) -> Result<Self, JobFileError> {
-        let file: Self = toml::from_str(text)?;
+        Self::parse_in(text, &Constants::default())
+    }
+
+    /// Parses and checks a job file that is meant for a network: where it does not say its redundancy, it has the network's.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_in(text: &str, constants: &Constants) -> Result<Self, JobFileError> {
+        let mut file: Self = toml::from_str(text)?;
+        let said: Said = toml::from_str(text)?;
+        if said.schedule.redundancy.is_none() {
+            file.schedule.redundancy = constants.redundancy;
+        }
         file.check()?;
         Ok(file)
     }
@@ -82,6 +110,24 @@ rounds = 2
         assert_eq!(job.schedule.aggregate_interval, 50);
         assert!(job.use_4bit);
         assert_eq!(job.gspo.epsilons(), (3e-4, 4e-4));
+    }
+
+    #[test]
+    fn a_job_that_says_no_redundancy_has_the_networks() {
+        let constants = Constants {
+            redundancy: 3,
+            ..Constants::default()
+        };
+        let redundancy = |text: &str| JobFile::parse_in(text, &constants).unwrap().schedule.redundancy;
+        assert_eq!(redundancy(SMALL), 3);
+        for said in [0, 1, 2] {
+            assert_eq!(redundancy(&format!("{SMALL}redundancy = {said}\n")), said);
+        }
+        assert_eq!(
+            redundancy(&SMALL.replace("[schedule]\nrounds", "schedule.rounds")),
+            3
+        );
+        assert_eq!(JobFile::parse(SMALL).unwrap().schedule.redundancy, 1);
     }
 
     #[test]
