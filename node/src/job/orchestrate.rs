@@ -5,6 +5,7 @@ use super::done::Done;
 use super::faults::FaultKind;
 use super::service::Service;
 use super::sync::Question;
+use crate::net::incoming_room;
 use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round};
 use gym_protocol::message::{Body, Close, Manifest, Reason, Verified};
 use gym_protocol::orchestrator::{Action, Answered, Config, Event, Orchestrator};
@@ -26,15 +27,35 @@ pub(crate) fn begin(service: &mut Service, id: &CidBytes) {
         segment: SEGMENT,
         flat_ring_max: service.tools.flat_ring_max,
     };
+    let workers = job.body.spec.schedule.max_workers;
+    let too_few = too_few_connections(workers, service.tools.max_connections);
     let mut actions = Vec::new();
     job.orchestrator = Some(Orchestrator::new(config, &mut actions));
     for action in actions {
         service.orchestrator_action(id, action);
     }
+    if let Some(why) = too_few {
+        tracing::warn!(job = %id, "{why}");
+        service.notice(id, &why);
+    }
     // Who joined before the job was there.
     for peer in service.connected.clone() {
         service.tell_orchestrator(id, Event::PeerSeen(peer));
     }
+}
+
+/// Workers call their orchestrator, and only those who are connected are called to a round. Of its connections a quarter is for
+/// those it makes itself.
+fn too_few_connections(workers: u32, connections: u32) -> Option<String> {
+    let room = incoming_room(connections);
+    let needed = workers.saturating_add(workers / 3).saturating_add(8);
+    (workers > room).then(|| {
+        format!(
+            "up to {workers} workers may join this job, and this node takes {room} connections of others at once: those beyond \
+             are not called. Set network.max_connections = {needed} or more in config.toml (now {connections}), allow as many open \
+             files (ulimit -n), and start the node again"
+        )
+    })
 }
 
 impl Service {
@@ -161,5 +182,26 @@ impl Service {
         self.notice(id, why);
         self.turns.remove(id);
         self.tell_orchestrator(id, Event::PrepareFailed(why.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_more_workers_than_connections_says_what_to_set() {
+        assert_eq!(too_few_connections(64, 512), None);
+        assert_eq!(too_few_connections(384, 512), None);
+        for workers in [385, 1_000, 4_096, u32::MAX] {
+            let why = too_few_connections(workers, 512).unwrap();
+            assert!(why.contains(&format!("{workers} workers")), "{why}");
+            let set = why.split("max_connections = ").nth(1).unwrap();
+            let set: u32 = set.split(' ').next().unwrap().parse().unwrap();
+            assert!(
+                workers == u32::MAX || too_few_connections(workers, set).is_none(),
+                "{why}"
+            );
+        }
     }
 }

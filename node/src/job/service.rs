@@ -47,6 +47,8 @@ pub(crate) struct Tools {
     pub(crate) flat_ring_max: u32,
     /// Replica holders of a commit, where a job file does not say.
     pub(crate) redundancy: u32,
+    /// Connections that this node holds at once.
+    pub(crate) max_connections: u32,
     /// Genesis `clock_skew_seconds`.
     pub(crate) clock_skew: u64,
     pub(crate) identity: Arc<NodeIdentity>,
@@ -146,6 +148,7 @@ pub(crate) fn start(
             roles: parts.config.roles.clone(),
             flat_ring_max: parts.network.genesis.constants.flat_ring_max,
             redundancy: parts.network.genesis.constants.redundancy,
+            max_connections: parts.config.network.max_connections,
             clock_skew: parts.network.genesis.constants.clock_skew_seconds,
             identity: parts.identity,
             net: parts.net,

@@ -111,6 +111,7 @@ fn rig(role: Role, tasks: usize) -> Rig {
         roles: Roles::from_iter([role]),
         flat_ring_max: 64,
         redundancy: 1,
+        max_connections: 512,
         clock_skew: 120,
         identity,
         net,

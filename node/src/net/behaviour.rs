@@ -99,13 +99,18 @@ impl Behaviour {
     }
 }
 
+/// Of so many connections, those that others may make: an attacker that fills all of these places leaves a quarter for
+/// connections of our own making.
+pub(crate) fn incoming_room(max_connections: u32) -> u32 {
+    max_connections / 4 * 3
+}
+
 fn limits(config: &Config) -> ConnectionLimits {
     ConnectionLimits::default()
         .with_max_pending_incoming(Some(config.max_connections / 4))
         .with_max_pending_outgoing(Some(config.max_connections / 4))
         .with_max_established(Some(config.max_connections))
-        // An attacker that fills every incoming place leaves a quarter for connections of our own making.
-        .with_max_established_incoming(Some(config.max_connections / 4 * 3))
+        .with_max_established_incoming(Some(incoming_room(config.max_connections)))
         .with_max_established_per_peer(Some(config.max_connections_per_peer))
 }
 

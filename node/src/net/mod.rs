@@ -36,6 +36,7 @@ mod tls;
 mod topic;
 mod transport;
 
+pub(crate) use behaviour::incoming_room;
 pub use config::{Config, ConfigError, Mdns, peer_of};
 pub use direct::{DirectSockets, Doors};
 pub(crate) use direct::{Door, Offer};
