@@ -346,6 +346,34 @@ async fn spoilt_frames(a: &Peer, mut b: Peer) {
     }
 }
 
+/// A sender that gives a frame up at its own deadline on a slow network looks like this.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_given_up_after_it_came_slowly_is_no_offence() {
+    for (settings, _) in ways() {
+        let (a, mut b) = pair_of(settings).await;
+        let to = b.peer();
+        let damage = Damage::Stalled(Duration::from_secs(3));
+        a.links
+            .send_damaged(to.clone(), a.header(&to, 0), vec![9; 5_000], damage)
+            .await
+            .unwrap();
+        a.links
+            .send(to.clone(), a.header(&to, 7), vec![4; 100])
+            .await
+            .unwrap();
+        let next = b.next(|event| match event {
+            NetEvent::LinkOffence { what, .. } => Some(Err(what)),
+            event => sealed(event).map(|(_, header, _)| Ok(header.segment)),
+        });
+        assert_eq!(next.await, Ok(7));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let offences = b
+            .metrics
+            .get("gym_offences_total", &[("kind", "truncated_frame")]);
+        assert_eq!(offences, 0);
+    }
+}
+
 /// A node whose task has other things to do takes nothing from its links: who gives up a frame then is not to blame.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frame_given_up_while_the_receiver_was_busy_is_no_offence() {

@@ -7,6 +7,7 @@ use gym_protocol::buffers::Buffers;
 use gym_protocol::cbor;
 use gym_protocol::message::LinkHeader;
 use std::io;
+use std::time::Instant;
 
 /// The longest frame: header, payload and the first message's overhead.
 pub(super) const MAX_FRAME: usize = 4 + MAX_HEADER + MAX_PAYLOAD + FIRST_OVERHEAD_BYTES;
@@ -51,6 +52,7 @@ pub(super) async fn read<T: AsyncRead + Unpin>(
     if io.read(&mut lengths[..1]).await? == 0 {
         return Ok(None);
     }
+    reader.began = Instant::now();
     io.read_exact(&mut lengths[1..4]).await?;
     let whole = u32_at(&lengths, 0);
     if whole > MAX_FRAME {
@@ -85,11 +87,17 @@ pub(super) struct Reader {
     buffers: Buffers,
     /// The longest payload so far.
     longest: usize,
+    /// When the first byte of the latest frame came.
+    pub(super) began: Instant,
 }
 
 impl Reader {
     pub(super) fn new(buffers: Buffers) -> Self {
-        Self { buffers, longest: 0 }
+        Self {
+            buffers,
+            longest: 0,
+            began: Instant::now(),
+        }
     }
 
     /// Memory grows with what arrives, not with what is announced: a payload longer than the link has brought before is

@@ -241,7 +241,7 @@ impl Incoming {
             // The stream pushes back on the sender while the node is busy.
             let begun = Instant::now();
             match timeout(IDLE, self.context.events.send(event)).await {
-                Ok(Ok(())) => held_up.add(begun, Instant::now()),
+                Ok(Ok(())) => held_up.by_us(begun, Instant::now()),
                 Ok(Err(_)) | Err(_) => return Ok(()),
             }
         }
@@ -258,23 +258,28 @@ impl Incoming {
     where
         T: AsyncRead + Unpin,
     {
-        let read = timeout(IDLE, frame::read(stream, reader));
-        tokio::pin!(read);
-        let read = loop {
-            let forget = state.forget_in(self.context.now_ms());
-            tokio::select! {
-                read = &mut read => break read,
-                () = sleep(forget.unwrap_or(IDLE)), if forget.is_some() => {
-                    state.forget_old(self.context.now_ms());
+        let read = {
+            let read = timeout(IDLE, frame::read(stream, reader));
+            tokio::pin!(read);
+            loop {
+                let forget = state.forget_in(self.context.now_ms());
+                tokio::select! {
+                    read = &mut read => break read,
+                    () = sleep(forget.unwrap_or(IDLE)), if forget.is_some() => {
+                        state.forget_old(self.context.now_ms());
+                    }
                 }
             }
         };
         match read {
-            Ok(Ok(frame)) => Ok(frame),
+            Ok(Ok(frame)) => {
+                held_up.came(reader.began, Instant::now());
+                Ok(frame)
+            }
             Ok(Err(FrameError::Offence(what))) => Err(End::Offence(what)),
             Ok(Err(FrameError::Io(error))) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                if held_up.is_to_blame(Instant::now()) {
-                    tracing::debug!(peer = %self.peer, "it gave up a frame after this node had held it up");
+                if held_up.excuses(reader.began, Instant::now()) {
+                    tracing::debug!(peer = %self.peer, "it gave up a frame that came slowly, or that this node had held up");
                     return Ok(None);
                 }
                 Err(self.cut_off().await)

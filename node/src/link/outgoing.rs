@@ -229,7 +229,8 @@ impl Writer {
                 sealed[tag] ^= 1;
                 link.write(&head).await?;
             }
-            Damage::Truncated => return self.cut_short(&head).await,
+            Damage::Truncated => return self.cut_short(&head, Duration::ZERO).await,
+            Damage::Stalled(pause) => return self.cut_short(&head, pause).await,
         }
         let sealed = link.sealed.len();
         self.context
@@ -237,8 +238,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Announces a whole frame, sends half of it, and ends the stream; hears what the receiver says.
-    async fn cut_short(&mut self, head: &[u8]) -> Result<(), SendError> {
+    /// Announces a whole frame, sends half of it, and after a pause ends the stream; hears what the receiver says.
+    async fn cut_short(&mut self, head: &[u8], pause: Duration) -> Result<(), SendError> {
         let Some(mut link) = self.link.take() else {
             return Ok(());
         };
@@ -247,8 +248,12 @@ impl Writer {
         let half = [&length.to_le_bytes(), head, &sealed[..sealed.len() / 2]].concat();
         match &mut link.direct {
             Some(socket) => socket.write_all(&half).await?,
-            None => link.control.write_all(&half).await?,
+            None => {
+                link.control.write_all(&half).await?;
+                link.control.flush().await?;
+            }
         }
+        tokio::time::sleep(pause).await;
         link.close().await?;
         let words = timeout(MAX_PAUSE, &mut link.closed).await;
         self.on_closed(words.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())));

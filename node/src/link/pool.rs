@@ -33,6 +33,8 @@ pub enum Damage {
     BadTag,
     /// The frame ends before its announced length, and the stream with it.
     Truncated,
+    /// The same, after so long in the middle of it: as on a network that brings no more.
+    Stalled(Duration),
 }
 
 /// Why a frame was not taken for sending.
