@@ -219,7 +219,7 @@ impl Service {
     }
 
     /// Links of the members of the job that this node works in, or orchestrates, have places: anybody can announce others.
-    fn keep_places(&self) {
+    pub(super) fn keep_places(&self) {
         let running = self.jobs.values().filter(|j| j.is_running());
         let ours = running.filter(|j| j.orchestrator.is_some() || self.turns.has(&j.id));
         let rosters = ours.flat_map(|j| j.rosters.values());

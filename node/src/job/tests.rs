@@ -673,6 +673,35 @@ async fn a_committed_delta_has_the_adapters_form() {
     commit::check(&made(&adapter(), 4, &counter), &strict, &rig.service.tools.keys).unwrap();
 }
 
+/// Whoever announces jobs and calls strangers to them takes no places of links from the job that runs.
+#[tokio::test]
+async fn places_of_links_are_kept_for_the_job_in_turn_alone() {
+    let mut rig = rig(Role::Worker, 64);
+    let (orchestrator, member) = (stranger(), stranger());
+    let (other, of_other) = (stranger(), stranger());
+    let running = rig.announce(&orchestrator, 1);
+    let held = rig.load(&running);
+    rig.call(&orchestrator, &running, &held, &[&member]);
+    let waiting = rig.announce(&other, 1);
+    rig.call(&other, &waiting, &held, &[&of_other]);
+    assert!(!rig.service.jobs[&waiting].rosters.is_empty());
+    let kept = |rig: &Rig| {
+        rig.service.keep_places();
+        let members = rig.service.tools.outbox.members();
+        [&member, &of_other].map(|node| members.contains(&node.peer()))
+    };
+    assert_eq!(kept(&rig), [true, false]);
+    let over = Status {
+        job: running,
+        closed: 0,
+        standing: 2,
+        why: "enough".into(),
+    };
+    rig.hear(&orchestrator, Body::Status(over));
+    assert!(rig.service.turns.has(&waiting));
+    assert_eq!(kept(&rig), [false, true]);
+}
+
 /// An orchestrator that trains, and one that has the round's state as a checkpoint alone, come to what the members attest.
 #[tokio::test]
 async fn an_audit_comes_to_what_an_honest_member_attests() {

@@ -21,7 +21,7 @@ impl Members {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
-    fn contains(&self, peer: &PeerBytes) -> bool {
+    pub(crate) fn contains(&self, peer: &PeerBytes) -> bool {
         self.0
             .read()
             .unwrap_or_else(PoisonError::into_inner)
