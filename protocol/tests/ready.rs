@@ -53,6 +53,22 @@ fn its_own_worker_is_called() {
     assert_eq!(stage.machine.ready(), 1);
 }
 
+/// Recruiting may end just when members say again that they are ready: such words cross the roster.
+#[test]
+fn a_word_that_crosses_the_roster_leaves_nobody_out() {
+    let mut stage = Stage::new();
+    for _ in 0..3 {
+        (0..MEMBERS).for_each(|n| stage.ready(n));
+        stage.wait(1_500);
+    }
+    (0..MEMBERS - 1).for_each(|n| stage.commit(n));
+    (0..MEMBERS - 1).for_each(|n| stage.receipt(n));
+    assert_eq!(stage.cutoffs, 0, "the last one trains");
+    stage.commit(MEMBERS - 1);
+    stage.receipt(MEMBERS - 1);
+    assert_eq!(stage.cutoffs, 1);
+}
+
 /// What a member said before is said again by anybody: it goes on training. A later word is its own: it has restarted.
 #[test]
 fn a_word_that_is_said_again_does_not_take_a_member_out_of_its_round() {
@@ -65,6 +81,9 @@ fn a_word_that_is_said_again_does_not_take_a_member_out_of_its_round() {
         stage.ready_as(peer(5), at);
         assert_eq!(stage.cutoffs, 0, "the sixth trains");
     }
+    stage.ready(5);
+    assert_eq!(stage.cutoffs, 0, "it may have crossed the roster");
+    stage.wait(5_000);
     stage.ready(5);
     assert_eq!(stage.cutoffs, 1);
 }

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at the nodes while nothing happens.
 const POLL: Duration = Duration::from_millis(200);
+/// How long a done job waits for a report on its last checkpoint; nodes wait a minute.
+const REPORT_WAIT: Duration = Duration::from_secs(90);
 
 /// `testnet`.
 pub(crate) fn main(args: &RunArgs) -> anyhow::Result<()> {
@@ -123,8 +125,17 @@ impl Run {
                 .iter()
                 .filter(|n| n.role() != Role::Bootstrap),
         )?;
+        let mut done = None;
         while !is_over(&board)? {
             self.network.interrupt().check()?;
+            if board.finished.is_some() && done.get_or_insert_with(Instant::now).elapsed() > REPORT_WAIT {
+                bail!(
+                    "the job is done, but no validator has evaluated its last checkpoint within {} s; see the \
+                     validator's log under {}",
+                    REPORT_WAIT.as_secs(),
+                    self.network.folder().root().display()
+                );
+            }
             if Instant::now() > until {
                 bail!(
                     "the job has not ended in time (--timeout); the orchestrator is {}",

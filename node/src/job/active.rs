@@ -68,6 +68,8 @@ pub(crate) struct Active {
     commits: Vec<Value>,
     checkpoint_report: Option<(PeerBytes, Report)>,
     pub(crate) standing: Option<(Standing, String)>,
+    /// Rounds of a job that is done, until its last checkpoint is asked for.
+    pub(crate) last_wanted: Option<u64>,
     /// When its orchestrator said something last.
     pub(crate) heard: Time,
     doing: (String, String),
@@ -109,6 +111,7 @@ impl Active {
             commits: Vec::new(),
             checkpoint_report: None,
             standing: None,
+            last_wanted: None,
             heard: super::service::now(),
             doing: Default::default(),
         }

@@ -1,7 +1,7 @@
 //! The service's task with everything around it but a swarm: what strangers say, and what they bring about.
 
 use super::commit::{self, Draft, Trained, Values};
-use super::done::Done;
+use super::done::{Done, Purpose};
 use super::edge::{self, KnownKeys};
 use super::faults::Faults;
 use super::keep::Fallen;
@@ -25,7 +25,7 @@ use gym_protocol::ids::{CidBytes, Hash32, PeerBytes, Round, View};
 use gym_protocol::job::spec::{JobFile, Resolved};
 use gym_protocol::member::Held;
 use gym_protocol::message::{
-    Body, Entry, JobBody, LinkHeader, Manifest, Offence, Roster, RosterMember, Status, Verified,
+    Body, Close, Entry, JobBody, LinkHeader, Manifest, Offence, Roster, RosterMember, Status, Verified,
 };
 use gym_protocol::orchestrator::Follows;
 use gym_protocol::tensor::{F32Tensor, TensorSet};
@@ -516,6 +516,56 @@ async fn a_refused_base_costs_no_report() {
     };
     assert_eq!(rig.validator(&job).on_evaluated(tag, 2, 2).len(), 1);
     assert!(!rig.validator(&job).is_evaluating());
+}
+
+/// Gossip keeps no order: a job's end may be heard of before its last round's close.
+#[tokio::test]
+async fn the_last_checkpoint_is_evaluated_in_whichever_order_the_end_is_told() {
+    for closes in [
+        ["first", "last", "end"],
+        ["first", "end", "last"],
+        ["end", "first", "last"],
+    ] {
+        let mut rig = rig(Role::Validator, 8);
+        let orchestrator = stranger();
+        let job = rig.announce(&orchestrator, 1);
+        let zero = rig.load(&job);
+        let base = rig.validator(&job).on_evaluated(0, 1, 2);
+        assert!(base.is_empty() && !rig.validator(&job).is_evaluating());
+        for what in closes {
+            let body = match what {
+                "first" => Body::Close(close(&job, 0, Hash32::ZERO)),
+                "last" => Body::Close(close(&job, 1, zero.state)),
+                _ => Body::Status(Status {
+                    job: job.clone(),
+                    closed: 2,
+                    standing: 1,
+                    why: "all rounds are closed".into(),
+                }),
+            };
+            rig.hear(&orchestrator, body);
+        }
+        assert!(rig.validator(&job).is_evaluating(), "{closes:?}");
+        let done = tokio::time::timeout(Duration::from_secs(30), rig.done.recv());
+        let Ok(Some(Done::State { held, purpose, .. })) = done.await else {
+            panic!("nothing is fetched: {closes:?}")
+        };
+        assert!(matches!(purpose, Purpose::Last) && held.closed == 2, "{closes:?}");
+        assert!(rig.done.try_recv().is_err(), "once");
+    }
+}
+
+fn close(job: &CidBytes, round: u64, state: Hash32) -> Close {
+    Close {
+        job: job.clone(),
+        round: Round(round),
+        view: View(0),
+        manifest: Hash32::ZERO,
+        state,
+        checkpoint: CidBytes::from_cid(&crate::content::block::cid_of(0x55, b"last")),
+        attests: Vec::new(),
+        signers: Some(serde_bytes::ByteBuf::from([1])),
+    }
 }
 
 /// A commit that `by` signed for a round.

@@ -42,6 +42,7 @@ impl Service {
                         .set("gym_validator_passed_over_total", &labels, v.passed_over());
                 }
                 self.grant(id, wish);
+                self.fetch_last(id);
             }
             Body::Report(report) => {
                 let what = match &report.subject {
@@ -104,6 +105,7 @@ impl Service {
             .push("finished", json!({ "standing": name, "why": status.why }));
         match standing {
             Standing::Done => {
+                job.last_wanted = Some(status.closed);
                 // The validators' word on the last checkpoint is still to come; it ends the events, or its absence does.
                 let (events, holds) = (job.events.clone(), job.holds.clone());
                 tokio::spawn(async move {
@@ -124,13 +126,22 @@ impl Service {
         self.take_turns();
     }
 
-    /// A validator evaluates the last checkpoint.
+    /// A validator evaluates the last checkpoint, once the job is done and its last round's close is here, in whichever order
+    /// they come.
     fn fetch_last(&mut self, id: &CidBytes) {
-        let Some(job) = self.jobs.get(id) else { return };
-        let Some(held) = job.last_held() else { return };
-        if self.of_validator(id, Validator::await_last).is_some() {
-            self.fetch_state(id, held, Purpose::Last);
-        }
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        let Some(wanted) = job.last_wanted.filter(|rounds| *rounds > 0) else {
+            return;
+        };
+        let Some(validator) = &mut job.validator else {
+            return;
+        };
+        validator.await_last();
+        let Some(held) = job.last_held().filter(|held| held.closed >= wanted) else {
+            return;
+        };
+        job.last_wanted = None;
+        self.fetch_state(id, held, Purpose::Last);
     }
 
     /// Tells a job's validator something, where there is one.

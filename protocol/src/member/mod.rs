@@ -29,7 +29,7 @@ use round::InRound;
 use times::RingTimes;
 
 /// An idle member says so again after this long.
-const READY_EVERY_MS: u64 = 5_000;
+pub(crate) const READY_EVERY_MS: u64 = 5_000;
 
 /// The machine.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 use super::rounds::STRIKES;
 use super::{Action, Orchestrator, Phase};
 use crate::ids::PeerBytes;
+use crate::member::READY_EVERY_MS;
 use crate::message::{Ready, RosterMember};
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,8 @@ pub(super) struct Candidates {
     missed: BTreeMap<PeerBytes, Missed>,
     /// Rosters so far.
     rosters: u64,
+    /// When the last one went out.
+    called: Option<Time>,
 }
 
 /// Rosters that called a member which did not commit.
@@ -52,8 +55,14 @@ impl Candidates {
     }
 
     /// A roster is out.
-    pub(super) fn called(&mut self) {
+    pub(super) fn called(&mut self, now: Time) {
         self.rosters += 1;
+        self.called = Some(now);
+    }
+
+    /// Whether a word that comes now may have crossed the last roster. Who really is idle says so again.
+    fn may_have_crossed(&self, now: Time) -> bool {
+        self.called.is_some_and(|at| now < at.plus(READY_EVERY_MS))
     }
 
     /// Who of a roster committed, and who did not: it is passed over for 0, 1, 3, 7, … rosters.
@@ -110,7 +119,9 @@ impl Orchestrator {
         if said == Said::Nothing {
             return;
         }
+        let crossed = self.candidates.may_have_crossed(now);
         match &mut self.phase {
+            Phase::Training(_) | Phase::Reducing(_) | Phase::Collecting(..) if crossed => {}
             Phase::Training(c) => c.idle(peer),
             Phase::Reducing(r) => {
                 r.reach.idle(peer);

@@ -63,7 +63,7 @@ impl Orchestrator {
             roster.members.len()
         )));
         out.push(Action::Publish(Body::Roster(roster.clone())));
-        self.candidates.called();
+        self.candidates.called(now);
         self.phase = Phase::Training(Commits::new(RoundFacts {
             roster,
             hash,
