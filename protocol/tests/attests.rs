@@ -1,11 +1,12 @@
-//! The orchestrator's machine alone, from the attests to the close: which of them count, and what a replay makes of them.
+//! The orchestrator's machine alone, from the manifest to the close: which attests count, what a replay makes of them, and whom
+//! complaints replace.
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail by panicking")]
 
 mod stage;
 
 use gym_protocol::cbor;
 use gym_protocol::ids::{Hash32, Round, View};
-use gym_protocol::message::{Attest, Body, Manifest, Offence};
+use gym_protocol::message::{Attest, Body, Complaint, Manifest, Offence};
 use gym_protocol::orchestrator::{Audited, Doing, Event, Follows};
 use stage::{MEMBERS, Stage, cid, peer};
 
@@ -124,4 +125,35 @@ fn nobody_is_struck_where_the_hops_are_not_shown() {
     (0..MEMBERS).for_each(|n| stage.attest(n, |_| ()));
     stage.audited(Audited::Open("too few".into()), None);
     assert_eq!(stage.closes.len(), 1, "nothing is known against it");
+}
+
+/// It answers, and complains in each view of another member of whom nobody else does: it would use the round's views up.
+#[test]
+fn who_accuses_one_after_another_alone_is_replaced() {
+    let served = |stage: &Stage| -> Vec<u8> {
+        let entries = &stage.manifests.last().unwrap().entries;
+        let own = entries.iter().filter(|e| e.server == e.member);
+        let mut own: Vec<u8> = own.map(|e| e.member.as_bytes()[0]).collect();
+        own.sort_unstable();
+        own
+    };
+    let mut stage = reducing();
+    for accused in 1..=3 {
+        assert_eq!(served(&stage), [0, 1, 2, 3, 4, 5], "view {}", accused - 1);
+        let manifest = stage.manifests.last().unwrap().clone();
+        let complaint = Complaint {
+            job: cid(9),
+            round: manifest.round,
+            view: manifest.view,
+            context: hash_of(&manifest),
+            accused: peer(accused),
+            offence: Offence::Timeout.number(),
+            missing: 4,
+        };
+        stage.say(0, complaint.into());
+        stage.wait(1_100);
+        assert_eq!(stage.manifests.len(), usize::from(accused) + 1, "another view");
+    }
+    assert_eq!(served(&stage), [1, 2, 3, 4, 5]);
+    assert_eq!(stage.members(), [0, 1, 2, 3, 4, 5], "its work stays in the sum");
 }
