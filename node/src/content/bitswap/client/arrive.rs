@@ -31,6 +31,7 @@ impl Client {
             match (self.accept(&cid, &id, size), asked) {
                 (Acceptance::Wanted, _) => {
                     self.peer(now, id).on_answer(now);
+                    self.overtake(now, id, &cid);
                     wanted.push((cid, data));
                 }
                 (Acceptance::Unwanted, Asked::Yes) => out.push(Action::Duplicate),

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use cid::Cid;
 use libp2p::PeerId;
 
 use super::{Client, PROGRESS, Peer};
@@ -70,6 +71,17 @@ impl Client {
         let is_outpaced = |(id, rate): &(PeerId, f64)| self.is_outpaced(now, id, *rate);
         let outpaced = slow.into_iter().filter(is_outpaced);
         outpaced.map(|(id, _)| id).collect()
+    }
+
+    /// A block came from `id`. Others that were asked for it long before are asked after the rest from now on, until they
+    /// answer: whoever reads block by block would wait for the same one each time.
+    pub(super) fn overtake(&mut self, now: Instant, id: PeerId, cid: &Cid) {
+        let Some(want) = self.wants.get(cid) else { return };
+        for other in want.told.iter().filter(|other| **other != id) {
+            if let Some(peer) = self.peers.get_mut(other) {
+                peer.on_overtaken(now, cid, self.config.stall);
+            }
+        }
     }
 
     fn is_outpaced(&self, now: Instant, id: &PeerId, rate: f64) -> bool {

@@ -293,6 +293,14 @@ impl Peer {
             .map(|(cid, request)| (request.since, *cid))
     }
 
+    /// Another brought a block that it was asked for; if it has kept that for `time`, it has failed.
+    pub(super) fn on_overtaken(&mut self, now: Instant, cid: &Cid, time: Duration) {
+        let request = self.asked.get(cid);
+        if request.is_some_and(|request| now >= request.since + time) {
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+
     /// Leaves the peer alone for a while, longer each time in a row.
     pub(super) fn rest(&mut self, now: Instant, config: &Config) {
         let doubled = config.rest * 2_u32.pow(self.failures.min(MAX_DOUBLINGS));

@@ -142,6 +142,42 @@ fn one_that_drips_loses_its_share_to_those_that_are_busy() {
     assert_eq!((pull.senders[1].lost, pull.senders[2].lost), (0, 0));
 }
 
+/// A small block that comes at once says nothing of a rate.
+#[test]
+fn one_that_was_overtaken_is_asked_after_the_others() {
+    let (mut bench, peers) = Bench::with_peers(2);
+    let want = |bench: &mut Bench, number: u32| {
+        bench.handle(Event::Want {
+            session: SESSION,
+            wanted: vec![block(number).0.into()],
+        })
+    };
+    let out = want(&mut bench, 0);
+    let slow = asked(&out, &peers);
+    let other = *peers.iter().find(|peer| **peer != slow).unwrap();
+    // It drips, and the other has nothing to do.
+    for _ in 0..2 {
+        bench.now += bench.config.stall / 2;
+        bench.handle(Event::Progress(slow));
+    }
+    let out = bench.after(Duration::ZERO);
+    assert_eq!(told(&out, &other, EntryKind::Block), [block(0).0]);
+    bench.bring(other, 0);
+    for number in 1..5 {
+        let out = want(&mut bench, number);
+        assert_eq!(asked(&out, &peers), other, "block {number}");
+        bench.bring(other, number);
+    }
+    // Until it answers: alone it is asked, and then as any other.
+    bench.handle(Event::Disconnected(other));
+    let out = want(&mut bench, 5);
+    assert_eq!(asked(&out, &peers), slow);
+    bench.bring(slow, 5);
+    bench.handle(Event::Connected(other));
+    let out = want(&mut bench, 6);
+    assert_eq!(asked(&out, &peers), slow);
+}
+
 #[test]
 fn a_slow_one_that_is_alone_or_among_its_equals_keeps_what_it_was_asked() {
     for rates in [&[2.0 * DRIP][..], &[2.0 * DRIP; 3], &[2.0 * DRIP, 8.0 * DRIP]] {
