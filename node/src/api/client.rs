@@ -3,11 +3,12 @@
 use super::content::LINES;
 use super::token::Place;
 use crate::content::ContentPath;
+use crate::content::unixfs::ReadError;
 use crate::files::FileError;
 use crate::home::Home;
 use serde_json::Value;
 use std::io::{self, BufRead as _, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a request may take beyond what it is asked to wait for.
@@ -29,7 +30,7 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// None is running.
-    #[error("no node is running in {root}: start one with `hanzod run --home {root}`", root = .0.display())]
+    #[error("no node is running in {}{}", .0.display(), how_to_start(.0))]
     NotRunning(PathBuf),
     /// `api.json` cannot be read.
     #[error(transparent)]
@@ -187,6 +188,8 @@ impl Client {
             .agent
             .get(self.url(&path.to_url()))
             .config()
+            // A directory is told by the way to its listing, which is no file.
+            .max_redirects(0)
             .timeout_global(Some(CONTENT_DEADLINE))
             .build();
         if offset > 0 || length.is_some() {
@@ -195,6 +198,7 @@ impl Client {
         let response = request.call().map_err(|error| self.failed(&error))?;
         match response.status().as_u16() {
             416 => Ok(None),
+            308 => Err(is_directory(path, &response)),
             200..=299 => Ok(Some(response.into_body().into_reader())),
             _ => self.finish(Ok(response)).map(|_| None),
         }
@@ -244,6 +248,26 @@ impl Client {
                 reason: other.to_string(),
             },
         }
+    }
+}
+
+fn how_to_start(root: &Path) -> String {
+    let (at, start) = (root.display(), format!("`hanzod run --home {}`", root.display()));
+    if Home::locate(Some(root)).is_ok_and(|home| home.is_initialised()) {
+        format!(": start one with {start}")
+    } else {
+        format!(", and none was set up there: `hanzod init --genesis FILE --home {at}`, then {start}")
+    }
+}
+
+/// What the store itself says of a directory where a file was expected.
+fn is_directory(path: &ContentPath, response: &ureq::http::Response<ureq::Body>) -> ClientError {
+    let roots = response.headers().get("X-Ipfs-Roots");
+    let last = roots.and_then(|roots| roots.to_str().ok()?.rsplit(',').next()?.parse().ok());
+    let cid = last.unwrap_or(path.root);
+    ClientError::Refused {
+        status: 400,
+        message: ReadError::IsDirectory { cid }.to_string(),
     }
 }
 

@@ -38,18 +38,17 @@ impl Bar {
     }
 
     fn draw(&mut self, moved: Moved) {
-        let bar = self.bar.get_or_insert_with(|| ProgressBar::new(0));
-        if bar.length() != Some(moved.total.unwrap_or(0)) {
-            let template = if moved.total.is_some() {
-                WITH_TOTAL
-            } else {
-                WITHOUT
-            };
-            bar.set_style(
-                ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            );
-            bar.set_length(moved.total.unwrap_or(0));
+        let bar = self
+            .bar
+            .get_or_insert_with(|| ProgressBar::no_length().with_style(style(None)));
+        if bar.length() != moved.total {
+            bar.set_style(style(moved.total));
+            match moved.total {
+                Some(total) => bar.set_length(total),
+                None => bar.unset_length(),
+            }
         }
+        bar.tick();
         bar.set_position(moved.bytes);
         bar.set_message(words(moved, self.started.elapsed()));
     }
@@ -63,8 +62,16 @@ impl Drop for Bar {
     }
 }
 
+fn style(total: Option<u64>) -> ProgressStyle {
+    let template = if total.is_some() { WITH_TOTAL } else { WITHOUT };
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
 /// How far it is, at the mean pace so far of what was not here before.
 fn words(moved: Moved, elapsed: Duration) -> String {
+    if moved.bytes == 0 && moved.total.is_none() {
+        return format!("looking for peers that have it, {} s", elapsed.as_secs());
+    }
     let new = moved.bytes.saturating_sub(moved.held);
     let done = HumanBytes(moved.bytes);
     let speed = HumanBytes(pace::rate(new, elapsed) as u64);
@@ -108,6 +115,10 @@ mod tests {
         assert_eq!(
             words(all_held, Duration::from_secs(10)),
             "31.00 MiB of 40.00 MiB, 0 B/s"
+        );
+        assert_eq!(
+            words(Moved::default(), Duration::from_secs(12)),
+            "looking for peers that have it, 12 s"
         );
         let open = Moved {
             bytes: 1 << 20,

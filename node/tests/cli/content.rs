@@ -171,6 +171,46 @@ fn the_newer_profile_gives_other_cids() {
 }
 
 #[test]
+fn a_directory_is_no_file_to_cat_with_a_node_and_without() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, _) = source(dir.path());
+    fs::write(source.join("index.html"), "<p>index").unwrap();
+    let home = init(dir.path(), "home", &genesis(dir.path(), "lab"));
+    // Kubo's habit is understood.
+    let cid = text(
+        &json(&home, &["content", "add", "-r", source.to_str().unwrap()]),
+        "cid",
+    );
+    let paths = [cid.clone(), format!("{cid}/inner")];
+    let says = || {
+        paths
+            .each_ref()
+            .map(|path| failure(&home, &["content", "cat", path], 1))
+    };
+    let without = says();
+    assert!(
+        without[0].contains(&format!("{cid} is a directory; name a file in it")),
+        "{without:?}"
+    );
+    let node = Node::start(&home, &[]);
+    assert_eq!(says(), without);
+    let file = run(&node.home, &["content", "cat", &format!("{cid}/inner/small.txt")]);
+    assert_eq!(file.stdout, b"hello");
+    let listing = get(&home, &format!("/ipfs/{cid}/inner/"), &[]);
+    assert!(String::from_utf8_lossy(&listing.body).contains("href=\"..\""));
+
+    let words = failure(
+        &home,
+        &["content", "import", source.join("index.html").to_str().unwrap()],
+        1,
+    );
+    assert!(
+        words.contains("index.html: the CAR file ends at offset"),
+        "{words}"
+    );
+}
+
+#[test]
 fn verification_finds_damage_and_repair_fetches_it_again() {
     let dir = tempfile::tempdir().unwrap();
     let genesis = genesis(dir.path(), "lab");

@@ -79,9 +79,14 @@ fn page(entries: &[Entry], path: &str) -> String {
         );
     }
     let title = escape_html(path);
+    // Above a root there is nothing.
+    let up = if path.contains('/') {
+        "<p><a href=\"..\">up</a>\n"
+    } else {
+        ""
+    };
     format!(
-        "<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><h1>/ipfs/{title}</h1>\n<p><a \
-         href=\"..\">up</a>\n<table>\n<tr><th>Name<th>Size<th>CID\n{rows}</table></html>\n"
+        "<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title><h1>/ipfs/{title}</h1>\n{up}<table>\n<tr><th>Name<th>Size<th>CID\n{rows}</table></html>\n"
     )
 }
 
@@ -95,6 +100,12 @@ fn escape_html(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_root_has_nothing_above_it() {
+        assert!(!page(&[], "bafyroot").contains("href=\"..\""));
+        assert!(page(&[], "bafyroot/inner").contains("href=\"..\""));
+    }
 
     #[test]
     fn names_do_not_break_out_of_a_listing() {

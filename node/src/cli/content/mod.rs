@@ -21,6 +21,9 @@ pub(super) enum Command {
         /// the newer profile with chunks of 1 MiB
         #[arg(long, value_name = "NAME", default_value = "cidv1-raw-256k-174")]
         profile: Layout,
+        /// As Kubo's: directories are added whole anyway
+        #[arg(long, short, hide = true)]
+        recursive: bool,
     },
     /// Fetch content from whoever has it and write it to a file or directory
     Get {
@@ -100,7 +103,7 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
         Asked::Order(order, plain) => (order, plain),
         Asked::Bytes { path, offset, length } => return ask::cat(&place, &path, offset, length),
     };
-    let answer = place.ask(&order)?;
+    let answer = place.ask(&order).map_err(|error| named(error, &order))?;
     context.output.show(&answer, plain);
     if let Order::Add { .. } | Order::Pin { .. } | Order::Import { .. } = order
         && let Some(words) = show::not_announced(&answer)
@@ -111,6 +114,19 @@ pub(super) fn main(context: &Context, command: Command) -> anyhow::Result<()> {
         return show::judge(&answer);
     }
     Ok(())
+}
+
+/// An error of a file that does not say which.
+fn named(error: anyhow::Error, order: &Order) -> anyhow::Error {
+    let Order::Import { file } = order else {
+        return error;
+    };
+    let file = file.display().to_string();
+    if error.to_string().contains(&file) {
+        error
+    } else {
+        error.context(file)
+    }
 }
 
 type Plain = fn(&Value) -> String;
@@ -131,7 +147,7 @@ fn order(command: Command) -> anyhow::Result<Asked> {
     let absolute = |path: &Path| std::path::absolute(path);
     let (order, plain): (Order, Plain) = match command {
         Command::Cat { path, offset, length } => return Ok(Asked::Bytes { path, offset, length }),
-        Command::Add { path, profile } => (
+        Command::Add { path, profile, .. } => (
             Order::Add {
                 path: absolute(&path)?,
                 layout: profile,

@@ -98,7 +98,7 @@ fn failures(report: &Value) -> Vec<(&str, &str)> {
 pub(super) fn judge(report: &Value) -> anyhow::Result<()> {
     let left = texts(report, "incomplete").len() - texts(report, "repaired").len();
     if left > 0 {
-        bail!("{left} pins are not whole");
+        bail!("pins that are not whole: {left}");
     }
     let unread = texts(report, "unreadable").len();
     if unread > 0 {

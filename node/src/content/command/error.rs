@@ -82,14 +82,17 @@ pub enum CommandError {
     Offline(#[from] Offline),
     /// Nobody sends it.
     #[error(
-        "nobody has sent anything of {cid} for {} s: no peer that can be reached has it; what has arrived is kept",
-        patience.as_secs()
+        "nobody has sent anything of {cid} for {} s: no peer that can be reached has it; {}",
+        patience.as_secs(),
+        kept(*blocks)
     )]
     Stalled {
         /// What was fetched.
         cid: Cid,
         /// How long nothing came.
         patience: Duration,
+        /// Blocks of it that are here.
+        blocks: u64,
     },
     /// Text that is no CID.
     #[error("{text:?} is no CID: one is letters and digits, such as bafybei...")]
@@ -103,4 +106,13 @@ pub enum CommandError {
         /// The root.
         cid: Cid,
     },
+}
+
+/// What is left of a fetch that was given up.
+fn kept(blocks: u64) -> String {
+    match blocks {
+        0 => "nothing of it is here".to_owned(),
+        1 => "the one block that is here is kept".to_owned(),
+        many => format!("the {many} blocks that are here are kept"),
+    }
 }

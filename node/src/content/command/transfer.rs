@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cid::Cid;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{CommandError, Meter, Moved, PATIENCE};
 use crate::content::bitswap::Offline;
@@ -17,7 +18,7 @@ use crate::content::unixfs::{self, BlockSink, Layout, Limits, ReadError};
 use crate::content::{Content, ContentPath, Fetch, FetchRequest, Pin, Progress, block, car};
 
 /// How long a fetch for a person may take in all; it can be interrupted before.
-const FETCH_DEADLINE: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
+const FETCH_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Content {
     pub(super) async fn command_add(
@@ -202,36 +203,51 @@ impl Content {
     }
 }
 
+/// How long a fetch for a person waits for anything at all, and how often it is told that it waits.
+#[derive(Clone, Copy)]
+struct Patience {
+    limit: Duration,
+    tell_every: Duration,
+}
+
 /// Waits for a fetch and tells how far it is, until nothing has come for [`PATIENCE`].
 async fn attend(fetch: Fetch, root: Cid, meter: &Meter) -> Result<Progress, CommandError> {
     let moving = fetch.progress();
+    let patience = Patience {
+        limit: PATIENCE,
+        tell_every: Duration::from_secs(1),
+    };
     tokio::select! {
         done = fetch.finish() => Ok(done?),
-        () = stalled(moving, meter) => Err(CommandError::Stalled { cid: root, patience: PATIENCE }),
+        blocks = stalled(moving, meter, patience) => {
+            Err(CommandError::Stalled { cid: root, patience: PATIENCE, blocks })
+        }
     }
 }
 
-/// Ends when blocks are missing and none has come for [`PATIENCE`].
-async fn stalled(mut moving: watch::Receiver<Progress>, meter: &Meter) {
+/// Ends when blocks are missing and none has come for as long as the patience lasts; with the blocks that are here. Tells
+/// how far it is whenever that changes, and now and then when it does not: whoever looks on sees that it goes on.
+async fn stalled(mut moving: watch::Receiver<Progress>, meter: &Meter, patience: Patience) -> u64 {
+    let mut since = Instant::now();
     loop {
-        match timeout(PATIENCE, moving.changed()).await {
-            Ok(Ok(())) => {
-                let now = *moving.borrow_and_update();
-                meter.send_replace(Moved {
-                    bytes: now.bytes,
-                    total: now.total(),
-                    held: now.bytes.saturating_sub(now.fetched),
-                });
-            }
+        let changed = match timeout(patience.tell_every, moving.changed()).await {
             // A fetch that has ended is heard of by its own result.
             Ok(Err(_)) => return std::future::pending().await,
-            Err(_) => {
-                let now = *moving.borrow();
-                // With everything here it is the disk that is waited for.
-                if now.blocks == 0 || now.pending > 0 {
-                    return;
-                }
-            }
+            Ok(Ok(())) => true,
+            Err(_) => false,
+        };
+        let now = *moving.borrow_and_update();
+        meter.send_replace(Moved {
+            bytes: now.bytes,
+            total: now.total(),
+            held: now.bytes.saturating_sub(now.fetched),
+        });
+        // With everything here it is the disk that is waited for.
+        let waits = now.blocks == 0 || now.pending > 0;
+        if changed || !waits {
+            since = Instant::now();
+        } else if since.elapsed() >= patience.limit {
+            return now.blocks;
         }
     }
 }
@@ -332,5 +348,50 @@ impl BlockSink for Metered<'_> {
             self.meter.send_replace(self.moved);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patience() -> Patience {
+        Patience {
+            limit: Duration::from_millis(50),
+            tell_every: Duration::from_millis(1),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_fetch_of_what_nobody_has_is_told_of_while_it_waits_and_given_up() {
+        let (_fetch, moving) = watch::channel(Progress::default());
+        let (meter, mut told) = watch::channel(Moved::default());
+        let waiting = stalled(moving, &meter, patience());
+        tokio::pin!(waiting);
+        tokio::select! {
+            _ = &mut waiting => panic!("given up before a word was said"),
+            heard = told.changed() => heard.unwrap(),
+        }
+        let blocks = waiting.await;
+        let words = CommandError::Stalled {
+            cid: "bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+                .parse()
+                .unwrap(),
+            patience: PATIENCE,
+            blocks,
+        };
+        assert!(words.to_string().ends_with("nothing of it is here"), "{words}");
+    }
+
+    #[tokio::test]
+    async fn what_has_arrived_is_said_to_be_kept() {
+        let some = Progress {
+            blocks: 3,
+            pending: 1,
+            ..Progress::default()
+        };
+        let (_fetch, moving) = watch::channel(some);
+        let (meter, _told) = watch::channel(Moved::default());
+        assert_eq!(stalled(moving, &meter, patience()).await, 3);
     }
 }
