@@ -60,6 +60,7 @@ fn advice(error: &io::Error) -> &'static str {
             ". The file system is read-only: choose a writable place (--home, and --out where a command has it)"
         }
         K::NotFound => ". Check the path",
+        K::AlreadyExists => ". It is kept: choose another name, or move it away",
         _ => "",
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
 use std::sync::Arc;
-use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -50,12 +50,15 @@ pub enum LogError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The level is none.
-    #[error("log.level {level:?} is not understood ({source}): give error, warn, info, debug or trace")]
+    #[error(
+        "log.level {level:?} is not understood ({reason}): give error, warn, info, debug or trace, or directives such as \
+         info,hanzod=debug"
+    )]
     Level {
         /// What was given.
         level: String,
         /// What is wrong with it.
-        source: ParseError,
+        reason: String,
     },
     /// Another log was set up in this process.
     #[error("the log is already set up in this process: {0}")]
@@ -68,9 +71,9 @@ pub enum LogError {
 /// When the file cannot be opened or the level is none.
 pub fn start(config: &Config, home: &Home) -> Result<(), LogError> {
     let file = Arc::new(open(home)?);
-    let filter = EnvFilter::try_new(&config.level).map_err(|source| LogError::Level {
+    let filter = filter(&config.level).map_err(|reason| LogError::Level {
         level: config.level.clone(),
-        source,
+        reason,
     })?;
     let level = if std::io::stderr().is_terminal() {
         LevelFilter::INFO
@@ -91,9 +94,21 @@ pub fn start(config: &Config, home: &Home) -> Result<(), LogError> {
     Ok(())
 }
 
+/// The target of what the terminal is told otherwise.
+pub const FILE_ALONE: &str = "start";
+
 /// The terminal shows what this program says; what its libraries say goes to the file.
 fn ours() -> tracing_subscriber::filter::Targets {
     tracing_subscriber::filter::Targets::new().with_target("hanzod", LevelFilter::INFO)
+}
+
+/// A bare word that is no level would name a module, all of whose lines are wanted: a typing error logs nothing at all.
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    let is_none = |word: &&str| !word.contains(['=', '[', ':']) && word.parse::<LevelFilter>().is_err();
+    if let Some(word) = level.split(',').map(str::trim).find(is_none) {
+        return Err(format!("{word:?} is no level"));
+    }
+    EnvFilter::try_new(level).map_err(|error| error.to_string())
 }
 
 fn to_file<S>(format: Format, file: Arc<File>) -> Box<dyn Layer<S> + Send + Sync>

@@ -16,7 +16,7 @@ pub enum Role {
     Validator,
     /// Schedules jobs, proposes manifests, publishes checkpoints.
     Orchestrator,
-    /// Stable address that others join through: DHT server (and relay server, which no client uses yet).
+    /// Stable address that others join through: DHT server, tests whether others can be reached, relays to those that cannot.
     Bootstrap,
 }
 

@@ -4,7 +4,7 @@ use super::{ApiError, JobsApi, content, gateway};
 use crate::content::Content;
 use crate::identity::NodeIdentity;
 use crate::metrics::Metrics;
-use crate::net::{NetError, NetHandle, Standing};
+use crate::net::{BootstrapInfo, NetError, NetHandle, Standing};
 use crate::role::Roles;
 use axum::extract::{DefaultBodyLimit, Path, Query, State as Shared};
 use axum::routing::{get, post};
@@ -100,6 +100,8 @@ async fn status(Shared(state): Shared<State>) -> Reply {
         .iter()
         .filter(|peer| peer.standing == Standing::Member)
         .count();
+    let bootstrap = state.net.bootstrap().await?;
+    let bootstrap: Vec<Value> = bootstrap.iter().map(BootstrapInfo::to_json).collect();
     Ok(Json(json!({
         "peer": state.identity.peer().to_string(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -109,6 +111,7 @@ async fn status(Shared(state): Shared<State>) -> Reply {
         "record": state.identity.record_hash().to_hex(),
         "listen": state.net.listeners().await?,
         "reach": state.net.reach().await?.to_json(),
+        "bootstrap": bootstrap,
         "peers": peers.len(),
         "members": members,
         "uptime_s": state.started.elapsed().as_secs(),

@@ -39,12 +39,13 @@ pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {
     });
     context.output.show(&value, |_| {
         format!(
-            "home     {}\npeer     {}\nrecord   {}\nnetwork  {} ({})\nnext: look at config.toml, then hanzod run --role worker",
+            "home     {}\npeer     {}\nrecord   {}\nnetwork  {} ({})\nnext: look at config.toml, then\nhanzod run --home {} --role ROLE --bootstrap ADDRESS",
             home.root().display(),
             identity.peer(),
             identity.record_hash(),
             network.genesis.network,
             network.hash.short(),
+            home.root().display(),
         )
     });
     Ok(())

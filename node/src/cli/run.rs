@@ -4,7 +4,7 @@ use super::{Context, output};
 use crate::config::{Config, DeviceChoice};
 use crate::job::Fault;
 use crate::logging;
-use crate::net::{Mdns, Reachability};
+use crate::net::{self, Mdns, Reachability};
 use crate::role::Role;
 use crate::runtime::Node;
 use anyhow::Context as _;
@@ -39,7 +39,8 @@ pub(super) struct Args {
         long,
         env = "HANZOD_BOOTSTRAP",
         value_delimiter = ',',
-        value_name = "MULTIADDR"
+        value_name = "MULTIADDR",
+        value_parser = bootstrap_address
     )]
     bootstrap: Vec<Multiaddr>,
     /// An address under which others reach this node, when it cannot see it itself (repeatable)
@@ -65,6 +66,16 @@ pub(super) struct Args {
     /// A fault to commit, KIND@ROUND (repeatable): for scenarios that test how others take it
     #[arg(long = "fault", hide = true, value_name = "KIND@ROUND")]
     faults: Vec<Fault>,
+}
+
+/// A bootstrap address; the error shows a right one.
+fn bootstrap_address(text: &str) -> Result<Multiaddr, String> {
+    const FORM: &str = "write /ip4/ADDRESS/tcp/PORT/p2p/PEER, the address in full, as you were given it";
+    let address: Multiaddr = text.parse().map_err(|error| format!("{error}: {FORM}"))?;
+    match net::peer_of(&address) {
+        Some(_) => Ok(address),
+        None => Err(format!("it does not end in /p2p/PEER: {FORM}")),
+    }
 }
 
 impl Args {
@@ -118,7 +129,8 @@ async fn run(context: Context, config: Config) -> anyhow::Result<()> {
     let roles = config.roles.clone();
     let node = Node::start(context.home.clone(), config)
         .await
-        .inspect_err(|error| tracing::error!("{error}"))?;
+        // To the log file; on the terminal it is the command's last line.
+        .inspect_err(|error| tracing::error!(target: logging::FILE_ALONE, "{error}"))?;
     let identity = node.identity();
     tracing::info!(peer = %identity.peer(), genesis = %identity.genesis().short(), %roles, "started");
     let value = json!({

@@ -15,6 +15,7 @@ fn plain(status: &Value) -> String {
     let mut lines = vec![
         format!("peer     {}", text(status, "peer")),
         format!("roles    {}", list(status, "roles")),
+        format!("record   {}", text(status, "record")),
         format!("genesis  {}", text(status, "genesis")),
         format!(
             "peers    {} connected, {} of this network",
@@ -35,6 +36,7 @@ fn plain(status: &Value) -> String {
         .flatten()
         .filter_map(Value::as_str);
     lines.extend(listen.map(|address| format!("listens  {address}")));
+    lines.extend(bootstrap(status));
     lines.extend(reach(status));
     let metrics = status
         .get("metrics")
@@ -43,6 +45,20 @@ fn plain(status: &Value) -> String {
         .flatten();
     lines.extend(metrics.map(|(name, value)| format!("{name} {value}")));
     lines.join("\n")
+}
+
+/// Whether the node has joined through the addresses it was given.
+fn bootstrap(status: &Value) -> Vec<String> {
+    let entries = status.get("bootstrap").and_then(Value::as_array);
+    let line = |entry: &Value| {
+        let standing = match entry.get("failure").and_then(Value::as_str) {
+            _ if entry.get("connected").and_then(Value::as_bool) == Some(true) => "connected".to_owned(),
+            Some(failure) => format!("cannot be reached: {failure}"),
+            None => "being called".to_owned(),
+        };
+        format!("bootstrap {}: {standing}", text(entry, "address"))
+    };
+    entries.into_iter().flatten().map(line).collect()
 }
 
 /// Whether others reach the node, and what to do where they do not.

@@ -1,6 +1,6 @@
 //! What a [`super::NetHandle`] asks of the task that owns the swarm.
 
-use super::{Acceptance, GossipId, NetError, PeerInfo, ReachInfo, Topic};
+use super::{Acceptance, BootstrapInfo, GossipId, NetError, PeerInfo, ReachInfo, Topic};
 use crate::identity::PeerIdentity;
 use libp2p::{Multiaddr, PeerId};
 use std::sync::Arc;
@@ -61,5 +61,8 @@ pub(crate) enum Command {
     },
     Reach {
         done: Done<ReachInfo>,
+    },
+    Bootstrap {
+        done: Done<Vec<BootstrapInfo>>,
     },
 }

@@ -2,8 +2,8 @@
 
 use super::command::{Command, Done};
 use super::{
-    Acceptance, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo, ReachInfo,
-    SYNC_DEADLINE, Topic, peer_id,
+    Acceptance, BootstrapInfo, DIAL_DEADLINE, GossipId, LOOKUP_DEADLINE, MAX_SYNC_REQUEST, PeerInfo,
+    ReachInfo, SYNC_DEADLINE, Topic, peer_id,
 };
 use crate::identity::PeerIdentity;
 use gym_protocol::ids::PeerBytes;
@@ -257,6 +257,17 @@ impl NetHandle {
     pub async fn reach(&self) -> Result<ReachInfo, NetError> {
         self.call("asking whether others reach this node", LOCAL_DEADLINE, |done| {
             Command::Reach { done }
+        })
+        .await
+    }
+
+    /// The addresses to join through, and what came of calling them.
+    ///
+    /// # Errors
+    /// When the node is shutting down.
+    pub async fn bootstrap(&self) -> Result<Vec<BootstrapInfo>, NetError> {
+        self.call("listing bootstrap addresses", LOCAL_DEADLINE, |done| {
+            Command::Bootstrap { done }
         })
         .await
     }

@@ -17,6 +17,7 @@
 //! sync requests, counted in `gym_net_dropped_total`.
 
 mod behaviour;
+mod bootstrap;
 mod coalesce;
 pub(crate) mod codec;
 mod command;
@@ -37,6 +38,7 @@ mod topic;
 mod transport;
 
 pub(crate) use behaviour::incoming_room;
+pub use bootstrap::BootstrapInfo;
 pub use config::{Config, ConfigError, Mdns, peer_of};
 pub use direct::{DirectSockets, Doors};
 pub(crate) use direct::{Door, Offer};

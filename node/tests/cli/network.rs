@@ -18,7 +18,10 @@ fn a_genesis_file_is_written_checked_and_named() {
         &["genesis", "new", "--network", "lab", "--out", path],
         1,
     );
-    assert!(words.contains("lab.toml"), "{words}");
+    assert!(
+        words.contains("lab.toml") && words.contains("choose another name"),
+        "{words}"
+    );
 
     let text = std::fs::read_to_string(&file)
         .unwrap()
@@ -61,6 +64,11 @@ fn commands_without_a_node_say_how_to_start_one() {
     );
     let words = failure(dir.path(), &["run"], 1);
     assert!(words.contains("hanzod init --genesis FILE"), "{words}");
+    let words = failure(dir.path(), &["status"], 3);
+    assert!(words.contains("hanzod init --genesis FILE"), "{words}");
+    let home = init(dir.path(), "a", &genesis(dir.path(), "lab"));
+    let words = failure(&home, &["status"], 3);
+    assert!(!words.contains("hanzod init"), "{words}");
     failure(dir.path(), &["frobnicate"], 2);
 }
 
@@ -74,6 +82,19 @@ fn a_typo_in_the_configuration_is_named() {
         words.contains("config.toml") && words.contains("listne") && words.contains("line 2"),
         "{words}"
     );
+}
+
+#[test]
+fn a_level_that_is_none_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = init(dir.path(), "a", &genesis(dir.path(), "lab"));
+    for level in ["chatty", "info,hanzod=chatty", "info,lots"] {
+        let words = failure(&home, &["run", "--log", level], 1);
+        assert!(
+            words.contains(level) && words.contains("give error, warn"),
+            "{words}"
+        );
+    }
 }
 
 #[test]
@@ -100,11 +121,80 @@ fn a_home_or_port_in_use_is_named() {
         words.contains(&address) && words.contains("port is in use") && words.contains("--listen"),
         "{words}"
     );
+    assert_eq!(words.matches("port is in use").count(), 1, "{words}");
 
     // A node's own port is not shared either.
     let address = node.address().split("/p2p/").next().unwrap().to_owned();
     let words = failure(&other, &["run", "--mdns", "off", "--listen", &address], 1);
     assert!(words.contains("port is in use"), "{words}");
+}
+
+#[test]
+fn a_bootstrap_node_that_cannot_be_reached_is_told_once_and_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let genesis = genesis(dir.path(), "lab");
+    let hub = Node::start(&init(dir.path(), "hub", &genesis), &["--role", "bootstrap"]);
+    let (right, other) = (hub.address(), init(dir.path(), "other", &genesis));
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = format!("/ip4/127.0.0.1/tcp/{}/p2p/{}", closed.port(), hub.peer());
+    let stranger = Node::start(&other, &[]).peer();
+    let wrong = format!("{}/p2p/{stranger}", right.split("/p2p/").next().unwrap());
+    let another = format!("it is another peer, {}", hub.peer());
+    for (name, address, reason) in [
+        ("nobody", &nobody, "Connection refused"),
+        ("wrong", &wrong, another.as_str()),
+    ] {
+        let home = init(dir.path(), name, &genesis);
+        let node = Node::start(&home, &["--role", "worker", "--bootstrap", address]);
+        let words = format!("cannot reach the bootstrap node {address}: {reason}");
+        node.wait(|node| node.log().contains(&words), &words);
+        let entry = node.status()["bootstrap"][0].clone();
+        assert!(
+            entry["connected"] == false && entry["failure"].as_str().unwrap().starts_with(reason),
+            "{entry}"
+        );
+        let plain = String::from_utf8(run(&home, &["status"]).stdout).unwrap();
+        let line = format!("bootstrap {address}: cannot be reached: {reason}");
+        assert!(plain.contains(&line), "{plain}");
+        // Called again by now, and said no more.
+        let ticks = |node: &Node| node.status()["uptime_s"].as_u64().unwrap();
+        let until = ticks(&node) + 6;
+        node.wait(|node| ticks(node) > until, "another call");
+        assert_eq!(node.log().matches(&words).count(), 1, "{}", node.log());
+    }
+    let home = init(dir.path(), "joined", &genesis);
+    let node = Node::start(&home, &["--bootstrap", &right]);
+    node.wait(
+        |node| node.status()["bootstrap"][0]["connected"] == true,
+        "the right address to be joined through",
+    );
+    assert!(!node.log().contains("cannot reach"), "{}", node.log());
+}
+
+#[test]
+fn a_bootstrap_address_that_is_none_shows_a_right_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for address in [
+        "/ip4/192.0.2.1/tcp/4011/p2p/12D3KooW...",
+        "127.0.0.1:4011",
+        "/ip4/127.0.0.1/tcp/4011",
+    ] {
+        let words = failure(dir.path(), &["run", "--bootstrap", address], 2);
+        assert!(words.contains("/ip4/ADDRESS/tcp/PORT/p2p/PEER"), "{words}");
+    }
+}
+
+#[test]
+fn init_ends_with_the_command_that_starts_that_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let (genesis, home) = (genesis(dir.path(), "lab"), dir.path().join("a"));
+    let said = run(&home, &["init", "--genesis", genesis.to_str().unwrap()]).stdout;
+    let next = format!(
+        "hanzod run --home {} --role ROLE --bootstrap ADDRESS",
+        home.display()
+    );
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains(&next), "{said}");
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Driver {
             Command::Providers { key, limit, done } => self.find_providers(&key, limit, done),
             Command::Listeners { done } => answer(done, Ok(self.listeners())),
             Command::Reach { done } => answer(done, Ok(self.reach_info())),
+            Command::Bootstrap { done } => answer(done, Ok(self.bootstrap_info())),
         }
     }
 

@@ -1,12 +1,14 @@
 //! The task that owns the swarm. It translates: a swarm event or a command in, calls on the behaviours and
 //! [`NetEvent`]s out. What to think of it all is for others.
 
+mod bootstrap;
 mod commands;
 mod dht;
 mod greet;
 mod reach;
 mod swarm_events;
 
+use self::bootstrap::Bootstrap;
 use self::dht::Dht;
 use self::reach::Reaching;
 use super::behaviour::{Behaviour, Parts};
@@ -24,7 +26,6 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use libp2p::request_response::{OutboundRequestId, ResponseChannel};
 use libp2p::swarm::ConnectionId;
-use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub struct Driver {
     identity: Arc<NodeIdentity>,
     metrics: Metrics,
     hello: Hello,
-    bootstrap: Vec<Multiaddr>,
+    bootstrap: Bootstrap,
     peers: PeerTable,
     dht: Dht,
     reaching: Reaching,
@@ -145,7 +146,8 @@ impl Driver {
         }
         let (command_sender, commands) = mpsc::channel(COMMAND_QUEUE);
         let (events, event_receiver) = mpsc::channel(EVENT_QUEUE);
-        let handle = NetHandle::new(command_sender, *swarm.local_peer_id());
+        let local = *swarm.local_peer_id();
+        let handle = NetHandle::new(command_sender, local);
         let streams = swarm.behaviour().streams.new_control();
         let mut driver = Self {
             swarm,
@@ -154,7 +156,7 @@ impl Driver {
             identity: setup.identity,
             metrics: setup.metrics,
             hello,
-            bootstrap: setup.bootstrap,
+            bootstrap: Bootstrap::new(setup.bootstrap, local),
             peers: PeerTable::default(),
             dht: Dht::default(),
             reaching: Reaching::new(&setup.config, &setup.roles),
@@ -255,27 +257,6 @@ impl Driver {
             .set("gym_peers", &[], self.peers.all().count() as u64);
         self.metrics.set("gym_members", &[], self.peers.members() as u64);
         self.count_content();
-    }
-
-    /// Connects to those bootstrap addresses whose peer is not connected.
-    fn join(&mut self) {
-        for address in self.bootstrap.clone() {
-            let Some(peer) = super::peer_of(&address) else {
-                continue;
-            };
-            if peer == *self.swarm.local_peer_id() || self.swarm.is_connected(&peer) || self.is_refused(&peer)
-            {
-                continue;
-            }
-            self.swarm.behaviour_mut().kad.add_address(&peer, address.clone());
-            let options = DialOpts::peer_id(peer)
-                .condition(PeerCondition::DisconnectedAndNotDialing)
-                .addresses(vec![address.clone()])
-                .build();
-            if let Err(error) = self.swarm.dial(options) {
-                tracing::debug!(%address, %error, "cannot dial the bootstrap node yet");
-            }
-        }
     }
 }
 

@@ -249,7 +249,7 @@ impl Driver {
         self.swarm.behaviour_mut().reach_client.begin_anew(&failed);
         let testers: Vec<(PeerId, Multiaddr)> = self
             .bootstrap
-            .iter()
+            .addresses()
             .filter_map(|address| Some((peer_of(address)?, address.clone())))
             .filter(|(peer, _)| self.swarm.is_connected(peer))
             .take(TESTERS)
@@ -270,7 +270,7 @@ impl Driver {
     /// Asks connected bootstrap nodes for a place, as many as are lacking.
     fn ask_relays(&mut self) {
         let now = Instant::now();
-        for address in self.bootstrap.clone() {
+        for address in self.bootstrap.addresses().cloned().collect::<Vec<_>>() {
             let Some(relay) = peer_of(&address) else { continue };
             let waits = self
                 .reaching
@@ -367,7 +367,7 @@ impl Driver {
                     .with(Protocol::P2p(peer))
             })
         };
-        let addresses: Vec<Multiaddr> = self.bootstrap.iter().filter_map(through).collect();
+        let addresses: Vec<Multiaddr> = self.bootstrap.addresses().filter_map(through).collect();
         if addresses.is_empty() {
             return false;
         }
@@ -407,7 +407,7 @@ impl Driver {
 
     /// In a network of private addresses those are worth a try.
     fn any_local_bootstrap(&self) -> bool {
-        self.bootstrap.iter().any(|address| !is_public(address))
+        self.bootstrap.addresses().any(|address| !is_public(address))
     }
 
     /// A direct connection takes a relayed one's place, which would be cut off soon anyway.

@@ -21,6 +21,7 @@ impl Driver {
             } => {
                 let remote = remote_address(peer_id, &endpoint);
                 self.peers.connected(peer_id, connection_id, remote.clone());
+                self.bootstrap.connected(&peer_id);
                 self.leave_relays(&peer_id, &remote);
                 self.waiting.searched.remove(&peer_id);
                 self.waiting.relayed.remove(&peer_id);
@@ -42,6 +43,7 @@ impl Driver {
                 ..
             } => {
                 tracing::debug!(%peer, %error, "could not connect");
+                self.on_bootstrap_failed(&peer, &error);
                 self.on_dial_failed(peer, &error.to_string());
             }
             SwarmEvent::NewListenAddr { address, .. } => {
