@@ -5,8 +5,9 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
 const ABOUT: &str = "\
-A whole GYM network on this machine: one bootstrap node, one orchestrator, one validator and four workers, each a
-process of its own, train the sample model together and show what came of it.";
+A whole GYM network on this machine: one bootstrap node, one orchestrator, one
+validator and four workers, each a process of its own, train the sample model
+together and show what came of it.";
 
 #[derive(Debug, Parser)]
 #[command(name = "testnet", version, about = "A whole GYM network on this machine", long_about = ABOUT)]
@@ -44,10 +45,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// The job's rounds in place of the file's
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rounds: Option<u64>,
     /// The ring's precision in place of the file's: f32, bf16, q8 or q4
-    #[arg(long, value_name = "WIRE")]
+    #[arg(long, value_name = "WIRE", value_parser = ["f32", "bf16", "q8", "q4"])]
     pub(crate) wire: Option<String>,
     /// Where homes, logs and results go; it must not exist [default: a new folder beside the build's output]
     #[arg(long, value_name = "DIR")]
@@ -72,7 +73,7 @@ pub(crate) struct FaultArgs {
     /// End with one JSON array on the last line of standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// Only list them
+    /// Only list them: every one, or those that --quick or names choose
     #[arg(long)]
     pub(crate) list: bool,
 }
@@ -82,7 +83,9 @@ impl FaultArgs {
     pub(crate) fn chosen(&self) -> Vec<&'static Scenario> {
         let wanted = |s: &&Scenario| {
             if self.names.is_empty() {
-                self.all || (s.set == Set::Quick) == self.quick && s.set != Set::Long
+                self.all
+                    || self.list && !self.quick
+                    || (s.set == Set::Quick) == self.quick && s.set != Set::Long
             } else {
                 self.names.iter().any(|name| name == s.name)
             }
@@ -118,6 +121,27 @@ pub(crate) struct SimArgs {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[test]
+    fn a_list_leaves_nothing_out_unless_asked_to() {
+        let chosen = |line: &str| {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            match cli.command {
+                Some(Command::Faults(args)) => args.chosen().len(),
+                _ => unreachable!(),
+            }
+        };
+        assert_eq!(chosen("testnet faults --list"), scenario::ALL.len());
+        assert!(chosen("testnet faults --list --quick") < scenario::ALL.len());
+        assert!(chosen("testnet faults") < scenario::ALL.len());
+    }
+
+    #[test]
+    fn values_that_no_job_takes_are_refused_at_once() {
+        for line in ["testnet --wire q9", "testnet --rounds 0"] {
+            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -39,7 +39,7 @@ pub(crate) struct Report {
     pub(crate) checkpoint_cid: String,
     /// Adapter parameters.
     pub(crate) elements: usize,
-    /// Ring payload with its sealing that each worker sent, counted at the stream, in the workers' order.
+    /// Ring payload with hop signatures and sealing that each worker sent, counted at the stream, in the workers' order.
     pub(crate) bytes_sent_per_worker: Vec<u64>,
     /// Ring payload that each had to send, without sealing.
     pub(crate) bytes_theory: Vec<u64>,
@@ -134,7 +134,12 @@ impl Report {
                 "state       {}, signed by {} of {} members",
                 self.state_hash, self.signers, self.members
             ),
-            format!("checkpoint  {} after {} rounds", self.checkpoint_cid, self.rounds),
+            format!(
+                "checkpoint  {} after {} {}",
+                self.checkpoint_cid,
+                self.rounds,
+                if self.rounds == 1 { "round" } else { "rounds" }
+            ),
             format!(
                 "time        {:.0} s, {:.0} CPU-seconds of all processes",
                 self.seconds, self.cpu_seconds
@@ -151,7 +156,7 @@ impl Report {
             } else {
                 100.0 * (*sent as f64 / *theory as f64 - 1.0)
             };
-            format!("{name:11} sent {sent} bytes in the ring, {theory} in theory ({over:+.3} % for sealing)")
+            format!("{name:11} sent {sent} bytes in the ring, {theory} in theory ({over:+.3} % for sealing and hop signatures)")
         }));
         lines.push(format!("plot        {}", self.plot.display()));
         lines.push(format!("metrics     {}", self.metrics.display()));

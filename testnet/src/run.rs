@@ -35,10 +35,15 @@ pub(crate) fn main(args: &RunArgs) -> anyhow::Result<()> {
         wire: args.wire.clone(),
     };
     let job = Job::load(args.job.as_deref(), &changes)?;
+    let needed = job.file.schedule.min_workers as usize;
+    ensure!(
+        args.workers >= needed,
+        "the job needs at least {needed} workers: give --workers {needed} or more"
+    );
     let folder = RunFolder::create(args.dir.as_deref())?;
     std::fs::write(folder.job(), &job.text).context("keeping the job file")?;
     complain(&format!("run folder {}", folder.root().display()));
-    let mut run = Run::start(args, &job, folder, interrupt)?;
+    let mut run = Run::start(args, folder, interrupt)?;
     let report = run.finish(&job, Duration::from_secs(args.timeout));
     let report =
         report.with_context(|| format!("see the logs under {}", run.network.folder().root().display()))?;
@@ -55,12 +60,7 @@ struct Run {
 
 impl Run {
     /// Starts the network and lets its nodes find each other.
-    fn start(args: &RunArgs, job: &Job, folder: RunFolder, interrupt: Interrupt) -> anyhow::Result<Self> {
-        let needed = job.file.schedule.min_workers as usize;
-        ensure!(
-            args.workers >= needed,
-            "the job needs at least {needed} workers: give --workers {needed} or more"
-        );
+    fn start(args: &RunArgs, folder: RunFolder, interrupt: Interrupt) -> anyhow::Result<Self> {
         let (started, cpu_before) = (Instant::now(), cpu::seconds(std::iter::empty()));
         let mut progress = Progress::new();
         progress.stage("starting the bootstrap node");

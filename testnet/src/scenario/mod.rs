@@ -49,6 +49,17 @@ pub enum Set {
     Long,
 }
 
+impl Set {
+    /// The option that has it played, where it takes one.
+    fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Loopback => None,
+            Self::Quick => Some("--quick"),
+            Self::Long => Some("--all"),
+        }
+    }
+}
+
 /// One thing that goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -247,16 +258,17 @@ pub fn play(name: &str, stage: &Stage) -> anyhow::Result<()> {
 /// `testnet faults`.
 pub(crate) fn main(args: &FaultArgs) -> anyhow::Result<()> {
     let chosen = args.chosen();
+    if let Some(name) = args.unknown().next() {
+        bail!("there is no scenario {name}; testnet faults --list shows them");
+    }
     if args.list {
-        chosen
-            .iter()
-            .for_each(|s| line(&format!("{:20} {}", s.name, s.about)));
+        list(&chosen, args.json);
         return Ok(());
     }
     let interrupt = Interrupt::listen()?;
     let folder = RunFolder::create(None)?;
     let mut results = Vec::new();
-    for name in chosen.iter().map(|s| s.name).chain(args.unknown()) {
+    for name in chosen.iter().map(|s| s.name) {
         interrupt.check()?;
         let stage = Stage {
             program: Program::current()?,
@@ -278,6 +290,19 @@ pub(crate) fn main(args: &FaultArgs) -> anyhow::Result<()> {
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Says which there are, and what it takes to have them played.
+fn list(chosen: &[&Scenario], json: bool) {
+    if json {
+        let row = |s: &&Scenario| json!({ "name": s.name, "about": s.about, "with": s.set.flag() });
+        line(&chosen.iter().map(row).collect::<Value>().to_string());
+        return;
+    }
+    for s in chosen {
+        let with = s.set.flag().map_or(String::new(), |flag| format!(" ({flag})"));
+        line(&format!("{:20} {}{with}", s.name, s.about));
+    }
 }
 
 /// A scenario that was played.
