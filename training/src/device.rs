@@ -34,7 +34,7 @@ pub struct Chosen {
 pub enum DeviceError {
     /// The program has no CUDA in it.
     #[error(
-        "--device {0}: this program was built without CUDA; build it with `cargo build --release --features cuda`, or use --device cpu"
+        "--device {0}: this program was built without CUDA; build it with `cargo install --locked --path node --features cuda`, or use --device cpu"
     )]
     NotBuilt(DeviceChoice),
     /// There is no such GPU.

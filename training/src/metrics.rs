@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     /// The file cannot be opened, read or written.
-    #[error("metrics file {path}: {source}; check the path and the free space")]
+    #[error("metrics file {path}: {source}; check the path, and where it is written the free space")]
     Io {
         /// The file.
         path: PathBuf,

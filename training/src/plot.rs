@@ -123,6 +123,12 @@ pub fn write_panels(path: &Path, panels: &[Panel<'_>]) -> Result<(), PlotError> 
         1 => HEIGHTS.0,
         several => HEIGHTS.1 * several as u32,
     };
+    // The drawing library's own words for it name its types.
+    std::fs::File::options()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|error| failed(format!("{error}; check the path")))?;
     let area = BitMapBackend::new(path, (WIDTH, height)).into_drawing_area();
     area.fill(&WHITE).map_err(|e| failed(e.to_string()))?;
     for ((part, panel), frame) in area

@@ -85,11 +85,11 @@ pub(super) fn merge_main(output: Output, args: &MergeArgs) -> anyhow::Result<()>
     });
     output.show(&value, |_| {
         format!(
-            "{}: {} tensors in {} file(s), {:.2} GB; {} layers changed",
+            "{}: {} tensors in {} file(s), {}; {} layers changed",
             args.out.display(),
             report.tensors,
             report.shards,
-            report.bytes as f64 / GB,
+            super::check::bytes(report.bytes),
             report.layers
         )
     });

@@ -232,7 +232,7 @@ fn thousands(n: u64) -> String {
 }
 
 /// `61.1 GB`.
-fn bytes(n: u64) -> String {
+pub(super) fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
     let unit = UNITS
         .iter()

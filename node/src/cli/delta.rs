@@ -192,6 +192,14 @@ fn verify(output: Output, file: &Path, genesis: &Path, record: Option<&Path>) ->
     let delta = read(file)?;
     let network = Network::load(genesis)?;
     let record = record.map(|path| read_record(path, &network.hash)).transpose()?;
+    if let (Some(record), Some(auth)) = (&record, &delta.auth) {
+        let (owner, signer) = (PeerBytes::new(record.peer().to_vec()), &auth.body.peer);
+        anyhow::ensure!(
+            owner.as_ref() == Some(signer),
+            "the record is of {}, the delta is signed by {signer}: give that worker's record",
+            owner.map_or_else(|| "nobody".to_owned(), |owner| owner.to_string())
+        );
+    }
     let verifier = RecordVerifier {
         genesis: network.hash,
         record,

@@ -134,7 +134,15 @@ fn plain_event(event: &Value) -> String {
     let count = |key: &str| event.get(key).and_then(Value::as_array).map_or(0, Vec::len);
     match get("kind").as_str() {
         "notice" => get("text"),
-        "doing" => format!("{}: {} (round {})", get("role"), get("doing"), get("round")),
+        "doing" => match (get("role").as_str(), get("doing").as_str()) {
+            ("orchestrator", "recruiting") => format!(
+                "orchestrator: recruiting, {} workers needed (round {})",
+                get("needs"),
+                get("round")
+            ),
+            (role, "sittingout") => format!("{role}: sitting out (round {})", get("round")),
+            (role, doing) => format!("{role}: {doing} (round {})", get("round")),
+        },
         "round" => format!("round {} starts with {} members", get("round"), count("members")),
         "step" => {
             let metric = |key: &str| {
@@ -188,6 +196,13 @@ fn plain_event(event: &Value) -> String {
             }
         }
         "offence" => format!("peer {} {}", get("peer"), get("detail")),
+        // Its node ends the events with a validator's report on the last checkpoint, or after that time.
+        "finished" if get("standing") == "done" => {
+            format!(
+                "job done: {}\nwaiting up to 60 s for a validator's report",
+                get("why")
+            )
+        }
         "finished" => format!("job {}: {}", get("standing"), get("why")),
         _ => event.to_string(),
     }

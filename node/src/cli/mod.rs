@@ -1,4 +1,4 @@
-//! The command line. Each command is a file; each answers in plain lines, or with `--json` in one JSON value.
+//! The command line. Each command is a file; each answers in plain lines, or with `--json` in JSON.
 
 mod adapters;
 mod bar;
@@ -75,7 +75,8 @@ struct Cli {
     /// Where the node keeps keys, configuration, content and logs [default: ~/.hanzod]
     #[arg(long, global = true, env = "HANZOD_HOME", value_name = "DIR")]
     home: Option<PathBuf>,
-    /// Answer with one JSON value on standard output
+    /// Answer in JSON on standard output: one value, or one a line (`job watch`, `generate --samples`); `content cat` gives
+    /// bytes as they are
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -5,7 +5,7 @@ use anyhow::Context as _;
 use gym_training::metrics::read_metrics;
 use gym_training::plot::{Band, Labels, Panel, Scale, Series, write_panels};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Draws a panel a metric and a line a group of runs. A group of several runs (seeds) is their mean, with a band of one
@@ -15,7 +15,7 @@ pub(super) struct Args {
     /// Runs: [LABEL=]PATH[,PATH...], each a metrics.jsonl, a directory that holds one, or a CSV file with a heading
     #[arg(required = true, value_name = "RUNS")]
     groups: Vec<Group>,
-    /// The picture
+    /// The picture; one that is there is replaced
     #[arg(long, value_name = "FILE.png")]
     out: PathBuf,
     /// What to draw (repeatable) [default: reward; of a CSV file every column but x, in one panel]
@@ -93,6 +93,7 @@ pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {
         (None, Some(columns)) => columns[0].clone(),
         (None, None) => "step".to_owned(),
     };
+    known(&args.metrics, &groups)?;
     let panels = match columns {
         Some(columns) if args.metrics.is_empty() => {
             let ys: Vec<&str> = columns.iter().map(String::as_str).filter(|c| *c != x).collect();
@@ -111,6 +112,18 @@ pub(super) fn main(context: &Context, args: &Args) -> anyhow::Result<()> {
         &json!({ "picture": args.out, "panels": panels.len(), "lines": lines }),
         |_| args.out.display().to_string(),
     );
+    Ok(())
+}
+
+/// Fails where a metric is asked for that no run has, with those there are.
+fn known(metrics: &[String], groups: &[(&str, Vec<Table>)]) -> anyhow::Result<()> {
+    let rows = groups.iter().flat_map(|(_, runs)| runs).flat_map(|run| &run.rows);
+    let found: BTreeSet<&str> = rows.flat_map(BTreeMap::keys).map(String::as_str).collect();
+    let unknown = metrics.iter().find(|metric| !found.contains(metric.as_str()));
+    if let Some(metric) = unknown {
+        let found: Vec<&str> = found.into_iter().collect();
+        anyhow::bail!("--metric {metric}: no run has it; there are {}", found.join(", "));
+    }
     Ok(())
 }
 
@@ -262,6 +275,17 @@ mod tests {
         let root = 2f64.sqrt();
         assert_eq!(merge(&lines), [(1.0, 2.0, root), (3.0, 0.0, 0.0)]);
         assert_eq!(merge(&lines[..1])[1], (2.0, 5.0, 0.0));
+    }
+
+    #[test]
+    fn a_metric_that_no_run_has_is_answered_with_those_there_are() {
+        let groups = [("a", vec![csv("step,reward\n1,2\n").unwrap()])];
+        assert!(known(&["reward".to_owned()], &groups).is_ok());
+        let error = known(&["nope".to_owned()], &groups).unwrap_err().to_string();
+        assert!(
+            error.contains("nope") && error.contains("reward, step"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -328,6 +328,7 @@ impl Active {
             .orchestrator
             .as_ref()
             .map(|o| (format!("{:?}", o.doing()).to_lowercase(), o.held().closed));
+        let needs = self.body.spec.schedule.min_workers;
         for (role, now) in [("worker", member), ("orchestrator", orchestrator)] {
             let Some((doing, round)) = now else { continue };
             let last = if role == "worker" {
@@ -338,8 +339,10 @@ impl Active {
             let key = format!("{doing} {round}");
             if *last != key {
                 *last = key;
-                self.events
-                    .push("doing", json!({ "role": role, "doing": doing, "round": round }));
+                self.events.push(
+                    "doing",
+                    json!({ "role": role, "doing": doing, "round": round, "needs": needs }),
+                );
             }
         }
     }
@@ -371,6 +374,7 @@ impl Active {
             "why": self.standing.as_ref().map(|(_, why)| why.clone()),
             "round": closed,
             "rounds": rounds,
+            "needs": spec.schedule.min_workers,
             "closed": closed,
             "state_hash": close.map(|(c, _, _)| c.state.to_hex()),
             "checkpoint": close.map(|(c, _, _)| c.checkpoint.to_string()),

@@ -138,7 +138,7 @@ pub enum DeltaDecodeError {
         what: &'static str,
     },
     /// The first five bytes.
-    #[error("no delta file: it begins with {found:02x?} instead of \"DELTA\"")]
+    #[error("no delta file: it begins with \"{}\" instead of \"DELTA\"", found.escape_ascii())]
     Magic {
         /// What it begins with.
         found: [u8; 5],

@@ -63,7 +63,7 @@ fn check_address(i: usize, address: &str) -> Result<(), GenesisError> {
         .rsplit_once("/p2p/")
         .map(|(_, peer)| peer.parse::<PeerBytes>());
     let ok = address.starts_with('/') && address.len() <= 256 && matches!(peer, Some(Ok(_)));
-    let must = "a multiaddr such as /ip4/203.0.113.7/tcp/4001/p2p/12D3KooW…, ending in the node's peer id";
+    let must = "a multiaddr such as /ip4/203.0.113.7/tcp/4011/p2p/12D3KooW…, ending in the node's peer id";
     require(ok, format!("bootstrap[{i}]"), format!("{address:?}"), must)
 }
 

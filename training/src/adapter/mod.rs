@@ -32,6 +32,15 @@ pub struct Adapter {
 /// Why an adapter directory is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum AdapterError {
+    /// There is no such directory.
+    #[error(
+        "{} is no directory; an adapter is one with {CONFIG} and {TENSORS}, such as a job's checkpoint or a run's adapter/",
+        path.display()
+    )]
+    NoDirectory {
+        /// What was given.
+        path: PathBuf,
+    },
     /// A file cannot be read.
     #[error("{}: {reason}", path.display())]
     Read {
@@ -69,6 +78,9 @@ impl Adapter {
     /// # Errors
     /// An unreadable file, or a kind of adapter other than LoRA as PEFT's `Linear` layers have it.
     pub fn load(dir: &Path) -> Result<Self, AdapterError> {
+        if !dir.is_dir() {
+            return Err(AdapterError::NoDirectory { path: dir.to_owned() });
+        }
         let tensors = read_tensors(&dir.join(TENSORS))?;
         config::read(&dir.join(CONFIG), tensors)
     }

@@ -136,7 +136,9 @@ pub enum LineError {
     #[error("a JSON {0}, not an object; write {{\"question\": …, \"answer\": …}}")]
     NotObject(&'static str),
     /// A column is missing.
-    #[error("no column {column:?} among {found:?}; name the right one under [columns] in the job file")]
+    #[error(
+        "no column {column:?} among {found:?}; name the right one: under [columns] in a job file, with --prompt-column and --answer-column of `hanzod eval`"
+    )]
     Missing {
         /// The column looked for.
         column: String,

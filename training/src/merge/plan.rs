@@ -9,6 +9,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{TensorView, View};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// The merged model's files: names of tensors, and how each tensor comes about.
@@ -144,7 +145,11 @@ fn write_shard(path: &Path, shard: &BTreeMap<String, Merged<'_>>) -> Result<(), 
             reason: e.to_string(),
         }
     })?;
-    let flushed = std::fs::File::open(&partial).and_then(|file| file.sync_all());
+    let flushed = std::fs::File::open(&partial).and_then(|file| {
+        // The library makes it the owner's alone; the directory's other files are for whoever the directory admits.
+        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        file.sync_all()
+    });
     flushed
         .and_then(|()| std::fs::rename(&partial, path))
         .map_err(|source| SaveError::Write {
