@@ -81,6 +81,16 @@ fn a_word_that_is_said_again_does_not_take_a_member_out_of_its_round() {
         stage.ready_as(peer(5), at);
         assert_eq!(stage.cutoffs, 0, "the sixth trains");
     }
+    let mut restarted = Stage::new();
+    restarted.wait(500);
+    (0..5).for_each(|n| restarted.commit(n));
+    (0..5).for_each(|n| restarted.receipt(n));
+    restarted.event(Event::PeerLost(peer(5)));
+    restarted.event(Event::PeerSeen(peer(5)));
+    assert_eq!(restarted.cutoffs, 0, "connections come and go");
+    restarted.ready(5);
+    assert_eq!(restarted.cutoffs, 1);
+
     stage.ready(5);
     assert_eq!(stage.cutoffs, 0, "it may have crossed the roster");
     stage.wait(5_000);

@@ -21,6 +21,8 @@ const MAX_PASSED_LOG2: u32 = 6;
 pub(super) struct Candidates {
     connected: BTreeSet<PeerBytes>,
     ready: BTreeMap<PeerBytes, Ready>,
+    /// Of these, who was lost since it said so.
+    left: BTreeSet<PeerBytes>,
     missed: BTreeMap<PeerBytes, Missed>,
     /// Rosters so far.
     rosters: u64,
@@ -43,10 +45,14 @@ impl Candidates {
 
     pub(super) fn lost(&mut self, peer: &PeerBytes) {
         self.connected.remove(peer);
+        if self.ready.contains_key(peer) {
+            self.left.insert(peer.clone());
+        }
     }
 
     /// Takes it off those that are ready: whether it was among them.
     pub(super) fn forget(&mut self, peer: &PeerBytes) -> bool {
+        self.left.remove(peer);
         self.ready.remove(peer).is_some()
     }
 
@@ -97,10 +103,10 @@ impl Candidates {
             return Said::Nothing;
         }
         self.ready.insert(peer.clone(), ready);
-        if earlier.is_none() {
-            Said::First
-        } else {
-            Said::Again
+        match earlier {
+            None => Said::First,
+            Some(_) if self.left.remove(peer) => Said::Back,
+            Some(_) => Said::Again,
         }
     }
 }
@@ -110,6 +116,8 @@ impl Candidates {
 enum Said {
     First,
     Again,
+    /// Again, having been away: it may have restarted.
+    Back,
     Nothing,
 }
 
@@ -119,7 +127,7 @@ impl Orchestrator {
         if said == Said::Nothing {
             return;
         }
-        let crossed = self.candidates.may_have_crossed(now);
+        let crossed = said != Said::Back && self.candidates.may_have_crossed(now);
         match &mut self.phase {
             Phase::Training(_) | Phase::Reducing(_) | Phase::Collecting(..) if crossed => {}
             Phase::Training(c) => c.idle(peer),
