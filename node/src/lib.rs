@@ -7,6 +7,7 @@ pub mod config;
 pub mod connected;
 pub mod content;
 pub mod counter;
+pub mod explain;
 pub mod files;
 pub mod home;
 pub mod hub;

@@ -346,6 +346,25 @@ async fn spoilt_frames(a: &Peer, mut b: Peer) {
     }
 }
 
+/// The link opens again, so that the frame that was cut off has been looked at, and nobody is named for it.
+async fn assert_no_cut_is_named(a: &Peer, b: &mut Peer) {
+    let to = b.peer();
+    a.links
+        .send(to.clone(), a.header(&to, 7), vec![4; 100])
+        .await
+        .unwrap();
+    let next = b.next(|event| match event {
+        NetEvent::LinkOffence { what, .. } => Some(Err(what)),
+        event => sealed(event).map(|(_, header, _)| Ok(header.segment)),
+    });
+    assert_eq!(next.await, Ok(7));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let offences = b
+        .metrics
+        .get("gym_offences_total", &[("kind", "truncated_frame")]);
+    assert_eq!(offences, 0);
+}
+
 /// A sender that gives a frame up at its own deadline on a slow network looks like this.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frame_given_up_after_it_came_slowly_is_no_offence() {
@@ -357,20 +376,7 @@ async fn a_frame_given_up_after_it_came_slowly_is_no_offence() {
             .send_damaged(to.clone(), a.header(&to, 0), vec![9; 5_000], damage)
             .await
             .unwrap();
-        a.links
-            .send(to.clone(), a.header(&to, 7), vec![4; 100])
-            .await
-            .unwrap();
-        let next = b.next(|event| match event {
-            NetEvent::LinkOffence { what, .. } => Some(Err(what)),
-            event => sealed(event).map(|(_, header, _)| Ok(header.segment)),
-        });
-        assert_eq!(next.await, Ok(7));
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let offences = b
-            .metrics
-            .get("gym_offences_total", &[("kind", "truncated_frame")]);
-        assert_eq!(offences, 0);
+        assert_no_cut_is_named(&a, &mut b).await;
     }
 }
 
@@ -412,22 +418,7 @@ async fn a_frame_given_up_while_the_receiver_was_busy_is_no_offence() {
         b.next(sealed).await;
     }
     sending.await.unwrap();
-    // The link is open again: the frame that was cut off has been looked at.
-    a.links
-        .send(to.clone(), a.header(&to, 7), vec![4; 100])
-        .await
-        .unwrap();
-    let next = b.next(|event| match event {
-        NetEvent::LinkOffence { what, .. } => Some(Err(what)),
-        event => sealed(event).map(|(_, header, _)| Ok(header.segment)),
-    });
-    assert_eq!(next.await, Ok(7));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(
-        b.metrics
-            .get("gym_offences_total", &[("kind", "truncated_frame")]),
-        0
-    );
+    assert_no_cut_is_named(&a, &mut b).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -60,22 +60,8 @@ pub fn main_from(args: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {}", explain(&error)));
+            output::complain(&format!("error: {}", hanzod::explain::explain(&error)));
             ExitCode::FAILURE
         }
     }
-}
-
-/// The error and its causes, each said once: many messages carry their cause already.
-fn explain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(|c| c.to_string()) {
-        let cause = cause.trim_end();
-        if text.is_empty() {
-            cause.clone_into(&mut text);
-        } else if !text.contains(cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }

@@ -150,7 +150,7 @@ where
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&format!("error: {}", explain(&error)));
+            output::complain(&format!("error: {}", crate::explain::explain(&error)));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -214,20 +214,6 @@ fn is_not_finite(error: &StepError) -> bool {
         StepError::TooManyBadSteps { .. }
             | StepError::Evaluate(EvalError::Generate(GenerateError::NonFinite { .. }))
     )
-}
-
-/// The error and its causes, each said once: many messages carry their cause already.
-fn explain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(|c| c.to_string()) {
-        let cause = cause.trim_end();
-        if text.is_empty() {
-            cause.clone_into(&mut text);
-        } else if !text.contains(cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 #[cfg(test)]
